@@ -1,0 +1,1 @@
+"""Federated learning under feature skew for MONAI bundles."""
