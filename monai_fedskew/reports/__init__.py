@@ -1,1 +1,62 @@
-"""reports"""
+"""What came out: tables, certainty, figures and one self-contained page, from RUN and COMPARE folders."""
+
+from pathlib import Path
+
+from monai_fedskew.reports.results import Results, read_results
+
+__all__ = ["read_results", "render_table", "write_csv", "write_report"]
+
+
+def render_table(results: Path | Results, *, width: int = 120) -> str:
+    """Draw the tables of accuracy at window and subject level for a terminal.
+
+    Args:
+        results: a RUN or COMPARE folder, or what was read from one.
+        width: of the terminal, in characters.
+
+    Raises:
+        ConfigError: the folder is neither.
+    """
+    from monai_fedskew.reports.tables import summarise, to_text
+
+    read = read_results(results) if isinstance(results, Path) else results
+    texts = [to_text(summarise(read, "window"), width=width), to_text(summarise(read, "subject"), width=width)]
+    missing = [f"{m.method}, seed {m.seed}: {m.reason}" for m in read.missing]
+    return "\n".join([*texts, *(["Runs without a result:", *missing, ""] if missing else [])])
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the page of a RUN or COMPARE folder.
+
+    Args:
+        folder: the folder.
+        out: the page; default ``folder/report.html``. An existing page is replaced.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        ConfigError: the folder is neither.
+        DataError: a file in it cannot be read.
+    """
+    from monai_fedskew.reports.html import write_page
+
+    target = out or folder / "report.html"
+    write_page(read_results(folder), target)
+    return target
+
+
+def write_csv(folder: Path, out: Path | None = None) -> Path:
+    """Write all scores of a RUN or COMPARE folder as one CSV, by default ``folder/table.csv``.
+
+    Raises:
+        ConfigError: the folder is neither.
+    """
+    from monai_fedskew.reports.tables import summarise, to_csv
+
+    read = read_results(folder)
+    levels = ("window", "subject")
+    metrics = ("accuracy", "balanced_accuracy", "auc")
+    target = out or folder / "table.csv"
+    target.write_text(to_csv(summarise(read, level, metric=metric) for level in levels for metric in metrics), encoding="utf-8")
+    return target

@@ -1,0 +1,73 @@
+"""What is known of each site's data: its manifest, and the mean and spread of each feature."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from monai_fedskew.data.manifest import DATA_FILES, SiteManifest, read_manifest
+from monai_fedskew.errors import DataError
+from monai_fedskew.reports.results import Results
+
+__all__ = ["MAX_ROWS", "SiteFacts", "site_facts"]
+
+MAX_ROWS = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class SiteFacts:
+    """A site's data as a report sees it.
+
+    ``manifest`` is None when the data folder cannot be read any more; ``why`` then says so. ``mean`` and ``std`` (ddof=1) have
+    shape (features,) and are taken over ``rows_used`` evenly spaced rows; None when the rows themselves are not stored.
+    ``summary`` holds mean and std over all values as recorded by the run.
+    """
+
+    site: str
+    folder: Path
+    manifest: SiteManifest | None
+    why: str = ""
+    mean: npt.NDArray[np.float64] | None = None
+    std: npt.NDArray[np.float64] | None = None
+    rows_used: int = 0
+    summary: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def subjects_per_class(self) -> tuple[int, ...]:
+        """Subjects of each class, in the order of the label names; empty without a manifest."""
+        if self.manifest is None:
+            return ()
+        labels = [subject.label for subject in self.manifest.subjects]
+        return tuple(labels.count(label) for label in range(len(self.manifest.label_names)))
+
+
+def site_facts(results: Results, *, max_rows: int = MAX_ROWS) -> tuple[SiteFacts, ...]:
+    """Read the manifest and feature statistics of every site that a run names.
+
+    Args:
+        results: what :func:`read_results` returned.
+        max_rows: rows to estimate each feature's mean and standard deviation from; bounds time and memory.
+
+    Returns:
+        One entry a site, by name; an unreadable site has ``manifest=None`` and the reason.
+    """
+    data = {site: where for run in results.runs.values() for site, where in run.data.items()}
+    return tuple(_facts(site, data[site].folder, data[site].summary, max_rows) for site in sorted(data))
+
+
+def _facts(site: str, folder: Path, summary: Mapping[str, float], max_rows: int) -> SiteFacts:
+    try:
+        manifest = read_manifest(folder)
+    except DataError as error:
+        why = str(error) if folder.is_dir() else f"its data folder is gone ({folder})"
+        return SiteFacts(site, folder, None, why, summary=summary)
+    summary = summary or manifest.summary
+    if manifest.store != "vectors" or manifest.n_rows < 2:
+        return SiteFacts(site, folder, manifest, summary=summary)
+    rows = np.load(folder / DATA_FILES["vectors"], mmap_mode="r", allow_pickle=False)
+    picked = np.unique(np.linspace(0, len(rows) - 1, min(max_rows, len(rows))).astype(int))
+    sample = np.asarray(rows[picked])
+    mean, std = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, ddof=1, dtype=np.float64)
+    return SiteFacts(site, folder, manifest, "", mean, std, len(picked), summary)

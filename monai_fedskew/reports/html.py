@@ -1,0 +1,205 @@
+"""The page: one self-contained HTML file, no script and no outside resource."""
+
+import base64
+import os
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from monai_fedskew.errors import DataError
+from monai_fedskew.reports import plots
+from monai_fedskew.reports.brain import EdgeRanking, rank_edges
+from monai_fedskew.reports.certainty import DRAWS, Difference, compare_to_first, rank_test_sentence
+from monai_fedskew.reports.facts import MAX_ROWS, SiteFacts, site_facts
+from monai_fedskew.reports.participation import absences
+from monai_fedskew.reports.predictions import largest_class, n_classes
+from monai_fedskew.reports.results import Level, Results
+from monai_fedskew.reports.tables import MEAN, Table, best, summarise
+
+__all__ = ["render_page", "write_page"]
+
+LEVELS: tuple[Level, Level] = ("window", "subject")
+_WEIGHTS = {
+    "samples": "training samples (windows) of each site",
+    "groups": "subjects of each site",
+    "equal": "equal weights for all sites",
+}
+
+
+def write_page(results: Results, out: Path) -> None:
+    """Write the page, whole or not at all; an existing file is replaced."""
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    temporary.write_text(render_page(results), encoding="utf-8")
+    os.replace(temporary, out)
+
+
+def render_page(results: Results) -> str:
+    """Render all results as one HTML page.
+
+    Args:
+        results: what :func:`read_results` returned.
+
+    Returns:
+        HTML text; everything from the folder is escaped.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("monai_fedskew.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"signed": _signed, "effect": _effect, "interval": _interval, "data_uri": _data_uri}
+    return environment.get_template("report.html.j2").render(_context(results))
+
+
+def _context(results: Results) -> dict[str, Any]:
+    facts = site_facts(results)
+    main = [summarise(results, level) for level in LEVELS]
+    others = [summarise(results, level, metric=metric) for level in LEVELS for metric in ("balanced_accuracy", "auc")]
+    classes = _classes(results)
+    differences = [(level, compare_to_first(results, level)) for level in LEVELS]
+    edges, why_no_edges = _edges(results, facts, main[0])
+    return {
+        "results": results,
+        "MEAN": MEAN,
+        "run": next(iter(results.runs.values())),
+        "facts_of_run": _facts_of_run(results),
+        "tables": [(table, best(table)) for table in main],
+        "other_tables": [(table, best(table)) for table in others if any(cell.seeds for row in table.rows for cell in row.cells)],
+        "differences": differences,
+        "verdicts": _verdicts(differences[1][1]),
+        "rank_test": rank_test_sentence(len(results.seeds)),
+        "curves": plots.convergence(results),
+        "bars": {level: plots.bars(results, level, n_classes=classes) for level in LEVELS},
+        "facts": facts,
+        "tested": _tested(results),
+        "excluded": _excluded(facts),
+        "site_plot": plots.site_statistics(facts),
+        "missed": absences(results),
+        "edges": edges,
+        "why_no_edges": why_no_edges,
+        "commands": _commands(results),
+        "draws": DRAWS,
+        "max_rows": MAX_ROWS,
+        "max_absences": 100,
+    }
+
+
+def _facts_of_run(results: Results) -> list[tuple[str, str]]:
+    run = next(iter(results.runs.values()))
+    settings = {**run.details.get("settings", {}), **results.settings}
+    bundle = results.bundle or run.details.get("bundle", {})
+    weights = str(settings.get("weights", "not recorded"))
+    versions = run.details.get("versions", {})
+    rows = [
+        ("study", results.study or ("a comparison by hand" if results.is_comparison else "a single run")),
+        ("bundle", f"{bundle.get('name', 'not recorded')} (sha256 {str(bundle.get('sha256', 'not recorded'))[:12]})"),
+        ("methods", ", ".join(results.methods)),
+        ("sites", ", ".join(results.sites)),
+        ("seeds", f"{len(results.seeds)}: {', '.join(map(str, results.seeds))}"),
+        ("rounds", f"{settings.get('rounds', '?')}, local epochs in each: {settings.get('local_epochs', '?')}"),
+        ("updates weighed by", _WEIGHTS.get(weights, weights)),
+        ("model scored", _chosen(results)),
+        ("overrides", ", ".join(f"{k}={v}" for k, v in run.details.get("overrides", {}).items()) or "none"),
+        ("started", str(run.details.get("started", "not recorded"))),
+        ("time", _time(results)),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded"),
+    ]
+    shown = {"rounds", "local_epochs", "weights", "choose"}
+    rest = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items() if key not in shown)
+    return [*rows, ("other settings", rest)] if rest else rows
+
+
+def _chosen(results: Results) -> str:
+    rules = {str(run.summary.get("choose", "not recorded")) for run in results.runs.values()}
+    rounds = sorted({int(run.summary["chosen_round"]) for run in results.runs.values() if "chosen_round" in run.summary})
+    span = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}" if rounds else "round not recorded"
+    return f"{', '.join(sorted(rules))} ({span})"
+
+
+def _time(results: Results) -> str:
+    seconds = [run.summary["seconds"]["total"] for run in results.runs.values() if run.summary.get("seconds")]
+    return f"{sum(seconds) / 60:.1f} minutes of training over {len(seconds)} runs" if seconds else "not recorded"
+
+
+def _classes(results: Results) -> int:
+    run = next(iter(results.runs.values()))
+    try:
+        return max(2, n_classes(run, results.sites[0]))
+    except DataError:
+        return 2
+
+
+def _verdicts(differences: Sequence[Difference]) -> list[str]:
+    """Put the subject-level bootstrap into plain words, one sentence a method."""
+    sentences = []
+    for difference in differences:
+        if difference.subjects_interval is None:
+            continue
+        low, high = difference.subjects_interval
+        word = "higher than" if low > 0 else "lower than" if high < 0 else "not distinguishable from"
+        sentences.append(f"{difference.method} is {word} the first method")
+    return sentences
+
+
+def _tested(results: Results) -> dict[str, tuple[int, int, str]]:
+    """Per site: tested windows and subjects over all seeds of the first method that has runs, and share of the larger class."""
+    runs = next(results.of(method) for method in results.methods if results.of(method))
+    tested = {}
+    for site in results.sites:
+        windows, subjects = (sum(run.scores[level][site].samples for run in runs if site in run.scores[level]) for level in LEVELS)
+        try:
+            share = f"{100 * largest_class(runs, site):.1f}"
+        except DataError:
+            share = "-"
+        tested[site] = (windows, subjects, share)
+    return tested
+
+
+def _excluded(facts: Sequence[SiteFacts]) -> list[tuple[str, str, int, str]]:
+    rows = []
+    for fact in facts:
+        listed = fact.manifest.excluded if fact.manifest else ()
+        for reason, count in sorted(Counter(one.reason for one in listed).items()):
+            rows.append((fact.site, reason, count, ", ".join(one.id for one in listed if one.reason == reason)))
+    return rows
+
+
+def _edges(results: Results, facts: Sequence[SiteFacts], table: Table) -> tuple[EdgeRanking | None, str]:
+    scored = [(row.cells[-1].mean, row.method) for row in table.rows if not row.source and row.cells[-1].mean is not None]
+    if not scored:
+        return None, "no method has a score at every site"
+    method = max(scored, key=lambda pair: pair[0])[1]
+    try:
+        return rank_edges(results, facts, method), ""
+    except DataError as error:
+        return None, str(error)
+
+
+def _commands(results: Results) -> list[str]:
+    """The commands as they were called; a comparison's runs share theirs."""
+    calls = [run.details.get("command") or [] for run in results.runs.values()]
+    texts = [shlex.join([Path(str(call[0])).name, *map(str, call[1:])]) for call in calls if call]
+    return list(dict.fromkeys(texts))
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.1f}"
+
+
+def _effect(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
+
+
+def _interval(pair: tuple[float, float] | None) -> str:
+    return "-" if pair is None else f"{pair[0]:+.1f} to {pair[1]:+.1f}"
+
+
+def _data_uri(image: str | bytes) -> str:
+    kind, content = ("svg+xml", image.encode()) if isinstance(image, str) else ("png", image)
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

@@ -1,0 +1,220 @@
+"""The figures of a report, drawn with matplotlib's objects (no pyplot state) and given back as SVG or PNG."""
+
+import io
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from monai_fedskew.reports.facts import SiteFacts
+from monai_fedskew.reports.results import Level, Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["bars", "colours", "convergence", "png", "site_statistics", "svg"]
+
+WIDTH = 10.0  # inches; the page shows figures at about this width
+# Okabe and Ito's palette without yellow (too pale on white) and with three of Tol's muted colours: safe for colour-blind readers
+_PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#888888")
+_DASHES = ("-", "--", "-.", ":")
+_STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "svg.hashsalt": "monai_fedskew",  # the same results give the same file
+}
+
+
+def colours(methods: Sequence[str]) -> dict[str, str]:
+    """Give each method its colour, the same in every figure.
+
+    Example:
+        >>> colours(["local", "fedavg"])
+        {'local': '#000000', 'fedavg': '#0072B2'}
+    """
+    return {method: _PALETTE[k % len(_PALETTE)] for k, method in enumerate(methods)}
+
+
+def convergence(results: Results) -> str | None:
+    """Draw validation accuracy and training loss over rounds: mean over sites, band of one standard deviation over seeds.
+
+    Returns:
+        An SVG, or None when no run has a history.
+    """
+    wanted = (("validation", "accuracy", 100.0, "validation accuracy (%)"), ("train", "loss", 1.0, "training loss"))
+    panels = [(label, lines) for *key, label in wanted if (lines := _curves(results, *key))]
+    if not panels:
+        return None
+    with _style():
+        figure, axes = _axes(len(panels), height=3.9)
+        for ax, (label, lines) in zip(axes, panels, strict=True):
+            for k, (method, (rounds, mean, spread)) in enumerate(lines.items()):
+                colour = colours(results.methods)[method]
+                ax.plot(rounds, mean, color=colour, linestyle=_DASHES[k % 4], linewidth=1.6, label=method)
+                ax.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
+            ax.set(xlabel="round", ylabel=f"{label},\nmean over sites")
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        _legend(figure, axes[0])
+        return svg(figure)
+
+
+def bars(results: Results, level: Level, *, n_classes: int = 2) -> str:
+    """Draw accuracy per site and over all sites: bars with one standard deviation, a dot for each seed.
+
+    Bars start at what guessing among ``n_classes`` gives, not at zero, so that differences of a few points can be seen.
+    """
+    groups = (*results.sites, "mean over sites")
+    guess = 100 / n_classes
+    palette = colours(results.methods)
+    with _style():
+        figure, (ax,) = _axes(1, height=3.9)
+        width = 0.84 / len(results.methods)
+        for k, method in enumerate(results.methods):
+            offset = (k - (len(results.methods) - 1) / 2) * width
+            for at, values in enumerate(_bar_values(results, method, level)):
+                if not values:
+                    continue
+                mean = statistics.fmean(values)
+                spread = statistics.stdev(values) if len(values) > 1 else 0.0
+                label = method if at == len(groups) - 1 else None
+                ax.bar(at + offset, mean - guess, width * 0.92, bottom=guess, color=palette[method], alpha=0.75, label=label)
+                if len(values) > 1:
+                    ax.errorbar(at + offset, mean, spread, color="#222222", capsize=2, linewidth=1)
+                jitter = np.linspace(-0.22, 0.22, len(values)) * width if len(values) > 1 else np.zeros(1)
+                ax.plot(at + offset + jitter, values, "o", ms=2.6, color="white", mec="#222222", mew=0.6, zorder=3)
+        ax.axhline(guess, color="#222222", linewidth=1)
+        ax.axvline(len(groups) - 1.5, color="#999999", linewidth=1, linestyle=":")
+        ax.set_xticks(range(len(groups)), groups)
+        ax.set_ylabel(f"{level} accuracy (%)\nbars start at guessing: {guess:.0f} %")
+        _legend(figure, ax)
+        return svg(figure)
+
+
+def site_statistics(facts: Sequence[SiteFacts]) -> str | None:
+    """Draw subjects and windows per site and how far features differ between sites.
+
+    Returns:
+        An SVG, or None when no site's manifest can be read.
+    """
+    known = [fact for fact in facts if fact.manifest is not None]
+    if not known:
+        return None
+    with _style():
+        figure, axes = _axes(4, height=6.4, columns=2)
+        _draw_subjects(axes[0], known)
+        rows = [fact.manifest.n_rows for fact in known if fact.manifest is not None]
+        drawn = axes[1].bar([fact.site for fact in known], rows, color="#777777", width=0.6)
+        axes[1].bar_label(drawn, [f"{n:,}" for n in rows], fontsize=9)
+        axes[1].set(ylabel="windows (rows)", title="windows")
+        axes[1].margins(y=0.12)
+        if all(fact.mean is not None for fact in known):
+            _draw_spread(axes[2], {fact.site: fact.mean for fact in known}, "mean of a feature at the site")
+            _draw_spread(axes[3], {fact.site: fact.std for fact in known}, "standard deviation of a feature at the site")
+        else:
+            for ax, key in zip(axes[2:], ("mean", "std"), strict=True):
+                values = [float(fact.summary.get(key, np.nan)) for fact in known]
+                ax.plot([fact.site for fact in known], values, "o", color="#0072B2")
+                ax.set(ylabel=f"{key} over all values", title=f"{key} of the features")
+        return svg(figure)
+
+
+def svg(figure: "Figure") -> str:
+    """Render a figure as SVG text, cropped to what is drawn so that no label is clipped."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.08, metadata={"Date": None})
+    return out.getvalue()
+
+
+def png(figure: "Figure", *, dpi: int = 130) -> bytes:
+    """Render a figure as PNG, cropped to what is drawn."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png", bbox_inches="tight", pad_inches=0.08, dpi=dpi)
+    return out.getvalue()
+
+
+def _style() -> Any:
+    import matplotlib as mpl
+
+    return mpl.rc_context(_STYLE)
+
+
+def _axes(count: int, *, height: float, columns: int | None = None) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure
+
+    columns = columns or count
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    grid = figure.subplots(-(-count // columns), columns, squeeze=False)
+    return figure, list(grid.ravel())
+
+
+def _legend(figure: "Figure", ax: "Axes") -> None:
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
+
+
+def _curves(results: Results, split: str, metric: str, scale: float) -> dict[str, tuple[Any, Any, Any]]:
+    """Give, per method, rounds and the mean and standard deviation over seeds of the mean over sites."""
+    curves = {}
+    for method in results.methods:
+        by_round: dict[int, list[float]] = defaultdict(list)
+        for run in results.of(method):
+            of_run: dict[int, list[float]] = defaultdict(list)
+            for mark in run.history:
+                if mark.split == split and mark.metric == metric:
+                    of_run[mark.round].append(scale * mark.value)
+            for number, values in of_run.items():
+                by_round[number].append(statistics.fmean(values))
+        rounds = sorted(by_round)
+        if rounds:
+            mean = np.array([statistics.fmean(by_round[r]) for r in rounds])
+            spread = np.array([statistics.stdev(v) if len(v := by_round[r]) > 1 else 0.0 for r in rounds])
+            curves[method] = (np.array(rounds), mean, spread)
+    return curves
+
+
+def _bar_values(results: Results, method: str, level: Level) -> list[list[float]]:
+    """Give a method's accuracy of each seed in percent, site by site, then of the mean over sites."""
+    groups: list[list[float]] = [[] for _ in range(len(results.sites) + 1)]
+    for run in results.of(method):
+        scores = [run.scores[level].get(site) for site in results.sites]
+        values = [None if score is None else score.accuracy for score in scores]
+        for group, value in zip(groups, values, strict=False):
+            if value is not None:
+                group.append(100 * value)
+        known = [value for value in values if value is not None]
+        if known and len(known) == len(values):
+            groups[-1].append(100 * statistics.fmean(known))
+    return groups
+
+
+def _draw_subjects(ax: "Axes", facts: Sequence[SiteFacts]) -> None:
+    sites = [fact.site for fact in facts]
+    names = facts[0].manifest.label_names if facts[0].manifest else ()
+    bottom = np.zeros(len(facts))
+    for label, name in enumerate(names):
+        counts = np.array([fact.subjects_per_class[label] for fact in facts])
+        drawn = ax.bar(sites, counts, bottom=bottom, width=0.6, label=name, color=("#56B4E9", "#D55E00", *_PALETTE)[label])
+        ax.bar_label(drawn, [str(n) for n in counts], label_type="center", fontsize=9)
+        bottom += counts
+    ax.set(ylabel="subjects", title="subjects by class")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _draw_spread(ax: "Axes", values: Mapping[str, Any], label: str) -> None:
+    everything = np.concatenate(list(values.values()))
+    low, high = np.percentile(everything, [0.2, 99.8])
+    bins = np.linspace(low, high, 60) if high > low else 10
+    for k, (site, of_site) in enumerate(values.items()):
+        counts, edges = np.histogram(of_site, bins)
+        share = 100 * counts / len(of_site)
+        ax.stairs(share, edges, label=site, color=_PALETTE[1:][k % 9], linestyle=_DASHES[k % 4], linewidth=1.6)
+    ax.set(xlabel=label, ylabel="features (% of all)")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)

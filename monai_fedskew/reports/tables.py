@@ -1,0 +1,175 @@
+"""The table of results: per site, mean over sites and worst site, as text, CSV or rows for a page."""
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from monai_fedskew.reports.results import Level, Results, Run
+
+__all__ = ["MEAN", "Cell", "Row", "Table", "best", "summarise", "to_csv", "to_text"]
+
+MEAN = "mean"
+Metric = Literal["accuracy", "balanced_accuracy", "auc"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Mean and standard deviation over seeds, in percent; None where there is nothing to show."""
+
+    mean: float | None = None
+    std: float | None = None
+    seeds: int = 0
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "-"
+        return f"{self.mean:.1f} ± " + ("-" if self.std is None else f"{self.std:.1f}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. ``cells`` follows the sites, then the mean over sites; ``source`` is empty for our own."""
+
+    method: str
+    cells: tuple[Cell, ...]
+    worst_site: str = ""
+    worst: Cell = Cell()
+    source: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Scores of all methods at one level. ``columns`` are the sites, then the mean over sites."""
+
+    level: Level
+    metric: Metric
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def summarise(results: Results, level: Level = "window", *, metric: Metric = "accuracy") -> Table:
+    """Summarise all runs at one level.
+
+    Per site: mean over seeds and standard deviation with ddof=1, in percent. The mean over sites is unweighted; it is taken
+    within each seed and then summarised over seeds, using only seeds in which every site has a score. The worst site is
+    the one with the lowest mean over seeds.
+
+    Args:
+        results: what :func:`read_results` returned.
+        level: ``window`` (each window counts) or ``subject`` (each subject counts once, by majority of its windows).
+        metric: which score.
+
+    Returns:
+        Own rows in the study's order, then one row per published figure at the same level.
+    """
+    sites = results.sites
+    rows = [_row(results, method, level, metric) for method in results.methods]
+    if metric == "accuracy":
+        rows += _published_rows(results, level)
+    return Table(level, metric, (*sites, MEAN), tuple(rows))
+
+
+def best(table: Table) -> tuple[float | None, ...]:
+    """Give the highest own mean of each column, then of the worst site; None for a column without values.
+
+    Published rows take no part: they come from other data.
+    """
+    own = [row for row in table.rows if not row.source]
+    columns = [[row.cells[k].mean for row in own] for k in range(len(table.columns))]
+    columns.append([row.worst.mean for row in own])
+    return tuple(max((v for v in column if v is not None), default=None) for column in columns)
+
+
+def to_csv(tables: Iterable[Table]) -> str:
+    """Write tables as one CSV, a line per level, method and column (long form, percent, full precision)."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["level", "metric", "source", "method", "site", "mean_percent", "std_percent", "seeds"])
+    for table in tables:
+        for row in table.rows:
+            named = [*zip(table.columns, row.cells, strict=True), (f"worst ({row.worst_site})", row.worst)]
+            for column, cell in named:
+                if cell.mean is not None:
+                    figures = [f"{cell.mean:.4f}", "" if cell.std is None else f"{cell.std:.4f}", cell.seeds or ""]
+                    writer.writerow([table.level, table.metric, row.source or "ours", row.method, column, *figures])
+    return out.getvalue()
+
+
+def to_text(table: Table, *, width: int = 120) -> str:
+    """Draw a table for a terminal of ``width`` characters; the best own value of each column has a star behind it."""
+    tops = best(table)
+    several = sum(not row.source for row in table.rows) > 1
+    drawn = RichTable(title=f"{table.metric.replace('_', ' ')}, {table.level} level, percent (mean ± std over seeds)")
+    drawn.add_column("method", no_wrap=True)
+    for column in table.columns:
+        drawn.add_column("mean over sites" if column == MEAN else column, justify="right")
+    drawn.add_column("worst site", justify="right")
+    drawn.add_column("note")
+    for k, row in enumerate(table.rows):
+        worst = f"{row.worst} {row.worst_site}" if row.worst.mean is not None else "-"
+        texts = [*(str(cell) for cell in row.cells), worst]
+        means = [*(cell.mean for cell in row.cells), row.worst.mean]
+        is_best = [several and not row.source and m is not None and m == t for m, t in zip(means, tops, strict=True)]
+        stars = [f"{text} *" if top else text for text, top in zip(texts, is_best, strict=True)]
+        last_own = not row.source and k + 1 < len(table.rows) and bool(table.rows[k + 1].source)
+        drawn.add_row(row.method, *stars, row.source + (": " if row.source and row.note else "") + row.note, end_section=last_own)
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(drawn)
+    return out.getvalue() + ("* highest of the methods run here\n" if several else "")
+
+
+def _row(results: Results, method: str, level: Level, metric: Metric) -> Row:
+    runs = results.of(method)
+    sites = results.sites
+    per_site = [_cell(v for run in runs if (v := _value(run, level, site, metric)) is not None) for site in sites]
+    whole = [[_value(run, level, site, metric) for site in sites] for run in runs]
+    means = [statistics.fmean(v for v in row if v is not None) for row in whole if row and None not in row]
+    scored = [(cell.mean, site, cell) for site, cell in zip(sites, per_site, strict=True) if cell.mean is not None]
+    _, worst_site, worst = min(scored, key=lambda s: s[0]) if scored else (None, "", Cell())
+    return Row(method, (*per_site, _cell(means)), worst_site, worst, note=_note(results, runs, method, len(means)))
+
+
+def _note(results: Results, runs: tuple[Run, ...], method: str, complete: int) -> str:
+    notes = []
+    if len(runs) < len(results.seeds):
+        seeds = ", ".join(str(m.seed) for m in results.missing if m.method == method)
+        notes.append(f"{len(runs)} of {len(results.seeds)} seeds (missing: {seeds})" if runs else "no finished run")
+    if complete < len(runs):
+        notes.append(f"a site has no score in {len(runs) - complete} of {len(runs)} runs")
+    return "; ".join(notes)
+
+
+def _published_rows(results: Results, level: Level) -> list[Row]:
+    rows = []
+    for block in results.published:
+        for method, figures in block.values.items() if block.level == level else ():
+            shown = [Cell(*figures[site]) if site in figures else Cell() for site in results.sites]
+            known = [cell.mean for cell in shown if cell.mean is not None]
+            if not known and MEAN not in figures:
+                continue
+            complete = known and len(known) == len(shown)
+            mean = Cell(*figures[MEAN]) if MEAN in figures else Cell(statistics.fmean(known)) if complete else Cell()
+            pairs = [(cell.mean, s, cell) for s, cell in zip(results.sites, shown, strict=True) if cell.mean is not None]
+            _, site, worst = min(pairs, key=lambda p: p[0]) if complete else (None, "", Cell())
+            rows.append(Row(method, (*shown, mean), site, worst, source=block.source))
+    return rows
+
+
+def _value(run: Run, level: Level, site: str, metric: Metric) -> float | None:
+    score = run.scores[level].get(site)
+    value: float | None = getattr(score, metric) if score is not None else None
+    return value
+
+
+def _cell(values: Iterable[float]) -> Cell:
+    percent = [100 * value for value in values]
+    if not percent:
+        return Cell()
+    return Cell(statistics.fmean(percent), statistics.stdev(percent) if len(percent) > 1 else None, len(percent))
