@@ -1,0 +1,136 @@
+"""A round on disk: one folder, committed by one rename, so that a killed process leaves the last round whole.
+
+RUN/rounds/<r>/server.safetensors  sites/<SITE>.safetensors  round.json
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from monai_fedskew.core.state import State
+from monai_fedskew.errors import DataError
+from monai_fedskew.federation.server import Server
+
+__all__ = ["Checkpoint", "commit", "latest", "load"]
+
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is needed to go on after a round.
+
+    Args:
+        round: rounds done.
+        server: the server's tensors.
+        private: each site's private state.
+        sites: all sites of the federation.
+        parameters: the shared keys that are trained.
+        history_rows: rows of history.jsonl that belong to it.
+        best: the best round so far and its score, None before the first score.
+    """
+
+    round: int
+    server: State
+    private: Mapping[str, State]
+    sites: tuple[str, ...]
+    parameters: tuple[str, ...]
+    history_rows: int
+    best: tuple[int, float] | None
+
+
+def commit(
+    run: Path,
+    server: Server,
+    private: Mapping[str, State],
+    *,
+    changed: set[str],
+    rows: int,
+    best: tuple[int, float] | None,
+) -> None:
+    """Write the state after a round; keep the last two rounds and the best.
+
+    Args:
+        run: the RUN folder.
+        server: the server after the round.
+        private: private state by site; those of sites not in ``changed`` are linked, not written again.
+        changed: sites whose private state is new since the last commit.
+        rows: rows of history.jsonl so far.
+        best: the best round so far and its score.
+    """
+    rounds = run / "rounds"
+    target, temporary = rounds / str(server.round), rounds / f".{server.round}.partial"
+    before = rounds / str(server.round - 1) / "sites"
+    for stale in rounds.glob(".*.partial"):
+        shutil.rmtree(stale)
+    (temporary / "sites").mkdir(parents=True)
+    save_file(server.state(), temporary / "server.safetensors")
+    for site, state in private.items():
+        name = f"{site}.safetensors"
+        if site not in changed and (before / name).exists():
+            os.link(before / name, temporary / "sites" / name)
+        else:
+            save_file(dict(state), temporary / "sites" / name)
+    about = {
+        "round": server.round,
+        "sites": list(server.sites),
+        "private": sorted(private),
+        "parameters": sorted(server.parameters),
+        "history_rows": rows,
+        "best": best,
+    }
+    (temporary / "round.json").write_text(json.dumps(about, indent=1))
+    for path in (*temporary.rglob("*"), temporary):
+        _flush(path)
+    if target.exists():
+        shutil.rmtree(target)
+    temporary.rename(target)
+    _flush(rounds)
+    keep = {best[0]} if best else set()
+    for old in _numbers(rounds)[:-_KEPT]:
+        if old not in keep:
+            shutil.rmtree(rounds / str(old))
+
+
+def latest(run: Path) -> int | None:
+    """Return the last committed round, None if there is none."""
+    found = _numbers(run / "rounds")
+    return found[-1] if found else None
+
+
+def load(run: Path, round: int) -> Checkpoint:
+    """Read a committed round.
+
+    Raises:
+        DataError: a file of it is missing or damaged.
+    """
+    folder = run / "rounds" / str(round)
+    try:
+        about = json.loads((folder / "round.json").read_text())
+        server: dict[str, Tensor] = load_file(folder / "server.safetensors")
+        private = {site: load_file(folder / "sites" / f"{site}.safetensors") for site in about["private"]}
+        best = tuple(about["best"]) if about["best"] else None
+        rows, sites, parameters = about["history_rows"], tuple(about["sites"]), tuple(about["parameters"])
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"checkpoint {folder}: cannot be read ({error}); delete this folder to go back a round"
+        ) from error
+    return Checkpoint(about["round"], server, private, sites, parameters, rows, best)
+
+
+def _numbers(rounds: Path) -> list[int]:
+    return sorted(int(path.name) for path in rounds.iterdir() if path.name.isdigit()) if rounds.is_dir() else []
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

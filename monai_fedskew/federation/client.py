@@ -1,0 +1,138 @@
+"""The site's end of every method: knows messages, parts and weights, and no algorithm."""
+
+import logging
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from monai_fedskew.core.messages import Broadcast, Evaluation, Survey, Update
+from monai_fedskew.core.method import Method
+from monai_fedskew.core.part import Deployment, Part
+from monai_fedskew.core.state import State, nest, own, require_same_keys, restore, snapshot, unnest
+from monai_fedskew.errors import ConfigError
+from monai_fedskew.federation.settings import Settings
+from monai_fedskew.sites.site import Site
+
+__all__ = ["Client", "SiteSource"]
+
+logger = logging.getLogger(__name__)
+
+
+class SiteSource(Protocol):
+    """Anything that can build a Site as often as asked."""
+
+    def open(
+        self,
+        parts: tuple[Part, ...] = (),
+        *,
+        seed: int = 0,
+        split: Literal["train", "test"] = "train",
+        output: Path | None = None,
+    ) -> Site:
+        """Build the site; see BundleSite.open."""
+
+
+class Client:
+    """Answers the server's messages for one site.
+
+    Args:
+        method: the same at all sites.
+        source: builds the site.
+        settings: the same at all sites.
+        split: "test" evaluates on test data.
+        output: where the bundle may write.
+
+    Raises:
+        ConfigError: the method would share nothing.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        source: SiteSource,
+        settings: Settings,
+        *,
+        split: Literal["train", "test"] = "train",
+        output: Path | None = None,
+    ) -> None:
+        torch.set_num_threads(settings.threads)
+        self.settings = settings
+        self.site = source.open(method.parts, seed=settings.seed, split=split, output=output)
+        self.shared = method.share(self.site.model)
+        if not self.shared and method.scope != "local":
+            raise ConfigError(f"site {self.site.name}: method {method.name} shares no entry of the network")
+        self.kept = frozenset(self.site.model.state_dict()) - self.shared
+        self.bound = {part.name: part.bind(self.site) for part in method.parts}
+
+    def survey(self) -> Survey:
+        """Report the freshly built network and what the parts measure, once."""
+        site = self.site
+        parameters = frozenset(name for name, _ in site.model.named_parameters()) & self.shared
+        tensors = snapshot(site.model, self.shared)
+        return Survey(site.name, tensors, parameters, site.samples, site.groups, self._ask("survey"))
+
+    def fit(self, cast: Broadcast) -> Update:
+        """Train from the broadcast model for the local epochs of its round."""
+        site, keep = self.site, self.settings.optimizer_state == "keep"
+        self._receive(cast)
+        steps, loss = site.train(cast.round, self.settings.local_epochs, keep_optimizer=keep)
+        logger.info("round %d, site %s: %d steps, mean training loss %.4f", cast.round, site.name, steps, loss)
+        aux = self._ask("end_round")
+        tensors = snapshot(site.model, self.shared)
+        return Update(site.name, cast.round, tensors, site.samples, site.groups, steps, aux, {"loss": loss})
+
+    def evaluate(self, cast: Broadcast, split: str = "validation") -> Evaluation | None:
+        """Score the broadcast model with the site's own private state; None if there is nothing to score on.
+
+        The result is counted for the round that made this model, ``cast.round - 1``.
+        """
+        if not self.site.has_evaluation_data:
+            return None
+        self._receive(cast)
+        samples, metrics = self.site.evaluate(cast.round - 1)
+        return Evaluation(self.site.name, cast.round - 1, split, samples, metrics)
+
+    def private(self) -> dict[str, Tensor]:
+        """Return all that must survive a rebuilt client; it never leaves the site."""
+        groups: dict[str, State] = {"model": snapshot(self.site.model, self.kept)}
+        groups |= {f"part.{name}": state for name, state in self._ask("private").items()}
+        if self.settings.optimizer_state == "keep":
+            groups["optimizer"] = self.site.optimizer_state.private()
+        return nest(groups)
+
+    def restore(self, state: State) -> None:
+        """Take back what ``private`` returned, possibly of another round.
+
+        Raises:
+            StateError: the state belongs to another network or method.
+        """
+        groups = unnest(state)
+        model = groups.get("model", {})
+        require_same_keys(f"site {self.site.name}: private state", self.kept, model)
+        restore(self.site.model, model)
+        for name, bound in self.bound.items():
+            bound.restore(groups.get(f"part.{name}", {}))
+        if self.settings.optimizer_state == "keep":
+            self.site.optimizer_state.restore(groups.get("optimizer", {}))
+
+    def load(self, cast: Broadcast) -> None:
+        """Take the broadcast model and settings of its round without training or scoring."""
+        self._receive(cast)
+
+    def deployments(self) -> dict[str, Deployment]:
+        """Return, per part, what an exported model needs to treat its inputs the same way."""
+        found = {name: bound.deploy() for name, bound in self.bound.items()}
+        return {name: deployment for name, deployment in found.items() if deployment is not None}
+
+    def _receive(self, cast: Broadcast) -> None:
+        require_same_keys(f"site {self.site.name}: broadcast of round {cast.round}", self.shared, cast.tensors)
+        restore(self.site.model, cast.tensors)
+        self.site.seed(self.settings.seed, cast.round)
+        for bound in self.bound.values():
+            bound.receive(cast)
+
+    def _ask(self, what: Literal["survey", "end_round", "private"]) -> dict[str, dict[str, Tensor]]:
+        answers = {name: getattr(bound, what)() for name, bound in self.bound.items()}
+        return {name: {key: own(value) for key, value in state.items()} for name, state in answers.items() if state}

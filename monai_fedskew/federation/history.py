@@ -1,0 +1,67 @@
+"""history.jsonl: one row per round, site, split and metric, and one per round, site and event."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from monai_fedskew.core.messages import Evaluation, Event, History
+
+__all__ = ["HistoryFile", "history_rows"]
+
+
+class HistoryFile:
+    """Appends entries to a file as they come, and cuts it back when a run resumes from an earlier round.
+
+    Args:
+        path: the file; None keeps the history in memory only.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.history = History()
+        self.rows = 0
+
+    def add(self, *entries: Evaluation | Event) -> None:
+        """Append entries."""
+        self.history = self.history.add(*entries)
+        lines = [json.dumps(row) + "\n" for entry in entries for row in history_rows(entry)]
+        self.rows += len(lines)
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.writelines(lines)
+
+    def cut(self, rows: int) -> None:
+        """Keep the first ``rows`` rows of what the file holds, as after the round that is resumed from."""
+        if self.path is None:
+            return
+        lines = self.path.read_text().splitlines(keepends=True)[:rows]
+        partial = self.path.with_suffix(".partial")
+        partial.write_text("".join(lines))
+        partial.replace(self.path)
+        self.rows = len(lines)
+        self.history = History().add(*_entries([json.loads(line) for line in lines]))
+
+
+def history_rows(entry: Evaluation | Event) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one entry as plain values."""
+    if isinstance(entry, Event):
+        yield {"round": entry.round, "site": entry.site, "event": entry.kind, "reason": entry.reason}
+        return
+    for metric, value in entry.metrics.items():
+        common = {"round": entry.round, "site": entry.site, "split": entry.split}
+        yield {**common, "metric": metric, "value": value, "samples": entry.samples}
+
+
+def _entries(rows: list[dict[str, Any]]) -> Iterator[Evaluation | Event]:
+    scores: dict[tuple[int, str, str], dict[str, float]] = {}
+    samples: dict[tuple[int, str, str], int] = {}
+    for row in rows:
+        if "event" in row:
+            yield Event(row["site"], row["round"], row["event"], row["reason"])
+            continue
+        key = (row["round"], row["site"], row["split"])
+        scores.setdefault(key, {})[row["metric"]] = row["value"]
+        samples[key] = row["samples"]
+    for (round, site, split), metrics in scores.items():
+        yield Evaluation(site, round, split, samples[round, site, split], metrics)

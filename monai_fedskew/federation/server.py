@@ -1,0 +1,147 @@
+"""The server's end of every method: knows messages, weights and the method's pure halves, and no algorithm."""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from monai_fedskew.core.messages import Broadcast, Event, Survey, Update
+from monai_fedskew.core.method import Method
+from monai_fedskew.core.state import State, nest, own, require_same_keys, unnest
+from monai_fedskew.errors import RoundError, StateError
+from monai_fedskew.federation.settings import Settings
+
+__all__ = ["Server"]
+
+logger = logging.getLogger(__name__)
+
+
+class Server:
+    """Holds the shared model and the parts' memories between rounds. A call that raises changes nothing.
+
+    Args:
+        method: what is run.
+        settings: how it is run.
+    """
+
+    def __init__(self, method: Method, settings: Settings) -> None:
+        self.method, self.settings = method, settings
+        self.round = 0
+        self.sites: tuple[str, ...] = ()
+        self.parameters: frozenset[str] = frozenset()
+        self.tensors: dict[str, Tensor] = {}
+        self.memory: State = {}
+        self.parts: dict[str, dict[str, Tensor]] = {}
+
+    def open(self, surveys: Sequence[Survey]) -> None:
+        """Take the surveys: the first call starts the model from the first site by name, later ones let sites in.
+
+        Raises:
+            StateError: sites differ in keys, shapes or dtypes of shared entries.
+            RoundError: a site without samples.
+        """
+        ordered = sorted(surveys, key=lambda survey: survey.site)
+        first = ordered[0]
+        tensors, origin = (self.tensors, self.sites[0]) if self.sites else (dict(first.tensors), first.site)
+        for survey in ordered:
+            _require_alike(survey, tensors, origin)
+            if survey.samples < 1:
+                raise RoundError(f"site {survey.site}: zero samples to train on; leave the site out")
+        parts = self._merged(ordered, len({*self.sites, *(survey.site for survey in ordered)}))
+        if not self.sites:
+            self.tensors = {key: own(value) for key, value in tensors.items()}
+            self.parameters, self.memory = first.parameters, self.method.aggregate.init(self.tensors)
+        self.parts = parts
+        self.sites = tuple(sorted({*self.sites, *(survey.site for survey in ordered)}))
+
+    def cast(self) -> Broadcast:
+        """Return the model the next round starts from."""
+        told = {part.name: part.tell(self.parts.get(part.name, {})) for part in self.method.parts}
+        aux = {name: {key: own(value) for key, value in state.items()} for name, state in told.items() if state}
+        return Broadcast(self.round + 1, {key: own(value) for key, value in self.tensors.items()}, aux)
+
+    def absorb(self, updates: Sequence[Update]) -> tuple[Event, ...]:
+        """Turn a round's updates into the next model; return who was left out and why.
+
+        Raises:
+            StateError: an update with missing, unknown or misshapen tensors, naming site and key.
+            RoundError: an update of another round, fewer than ``min_sites`` usable updates, zero samples in all, or
+                a non-finite update when ``non_finite`` is "error".
+        """
+        accepted: list[Update] = []
+        excluded: list[Event] = []
+        for update in sorted(updates, key=lambda update: update.site):
+            _require_alike(update, self.tensors, "the server's model")
+            if update.round != self.round + 1:
+                raise RoundError(f"site {update.site}: update of round {update.round} in round {self.round + 1}")
+            problem = _non_finite(update)
+            if problem and self.settings.non_finite == "error":
+                raise RoundError(f"site {update.site}: {problem}; lower the learning rate or look at its data")
+            if problem:
+                logger.warning("round %d, site %s: %s; left out", update.round, update.site, problem)
+                excluded.append(Event(update.site, update.round, "excluded", problem))
+            else:
+                accepted.append(update)
+        if len(accepted) < self.settings.min_sites:
+            raise RoundError(
+                f"round {self.round + 1}: {len(accepted)} usable updates, but min_sites is {self.settings.min_sites}; "
+                "the last good model is kept"
+            )
+        weights = self._weights(accepted)
+        step = self.method.aggregate.step
+        memory, tensors = step(self.memory, self.tensors, accepted, weights, self.parameters)
+        parts = self._merged(accepted, len(self.sites))
+        self.memory, self.tensors, self.parts = memory, dict(tensors), parts
+        self.round += 1
+        return tuple(excluded)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all tensors the server must not lose."""
+        parts = {f"part.{name}": state for name, state in self.parts.items()}
+        return nest({"tensors": self.tensors, "memory": self.memory, **parts})
+
+    def restore(self, state: State, *, round: int, sites: Sequence[str], parameters: Sequence[str]) -> None:
+        """Take back what ``state`` returned after ``round`` rounds."""
+        groups = unnest(state)
+        self.tensors, self.memory = groups.get("tensors", {}), groups.get("memory", {})
+        self.parts = {name.removeprefix("part."): group for name, group in groups.items() if name.startswith("part.")}
+        self.round, self.sites, self.parameters = round, tuple(sites), frozenset(parameters)
+
+    def _weights(self, updates: Sequence[Update]) -> dict[str, float]:
+        """Weights over the round's participants, summing to 1."""
+        rule = self.settings.weights
+        raw = {u.site: {"samples": u.samples, "groups": u.groups, "equal": 1}[rule] for u in updates}
+        total = sum(raw.values())
+        if total <= 0 or all(update.samples <= 0 for update in updates):
+            raise RoundError(f"round {self.round + 1}: zero samples at all of {', '.join(raw)}; nothing to average")
+        return {site: value / total for site, value in raw.items()}
+
+    def _merged(self, reports: Sequence[Survey | Update], n_sites: int) -> dict[str, dict[str, Tensor]]:
+        merged = {}
+        for part in self.method.parts:
+            mine = {report.site: report.aux[part.name] for report in reports if part.name in report.aux}
+            new = part.merge(self.parts.get(part.name, {}), mine, n_sites)
+            merged[part.name] = {key: own(value) for key, value in new.items()}
+        return merged
+
+
+def _require_alike(message: Survey | Update, tensors: State, origin: str) -> None:
+    kind = "survey" if isinstance(message, Survey) else "update"
+    require_same_keys(f"site {message.site}: {kind}", tensors, message.tensors)
+    for key, value in message.tensors.items():
+        expected = tensors[key]
+        if value.shape != expected.shape or value.dtype != expected.dtype:
+            raise StateError(
+                f"site {message.site}: {kind}: {key} is {value.dtype} {tuple(value.shape)}, but at {origin} it is "
+                f"{expected.dtype} {tuple(expected.shape)}; sites may differ in private entries only"
+            )
+
+
+def _non_finite(update: Update) -> str:
+    for owner, state in (("", update.tensors), *((f"{name}: ", state) for name, state in update.aux.items())):
+        for key, value in state.items():
+            if value.is_floating_point() and not torch.isfinite(value).all():
+                count = int((~torch.isfinite(value)).sum())
+                return f"{owner}{key} has {count} non-finite values"
+    return ""

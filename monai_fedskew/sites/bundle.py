@@ -1,0 +1,163 @@
+"""A MONAI bundle folder and a site's data become a Site."""
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from monai.bundle import ConfigParser, ConfigWorkflow
+from monai.handlers import (
+    CheckpointSaver,
+    EarlyStopHandler,
+    LrScheduleHandler,
+    StatsHandler,
+    TensorBoardHandler,
+    ValidationHandler,
+)
+
+from monai_fedskew.core.part import Part
+from monai_fedskew.core.seeding import derive
+from monai_fedskew.errors import ConfigError, DataError, FedSkewError
+from monai_fedskew.sites.site import Site
+
+__all__ = ["BundleSite"]
+
+# Of use when the bundle runs alone; in a federation the rounds decide when to score, save and speak.
+_LEFT_OUT = (ValidationHandler, CheckpointSaver, StatsHandler, TensorBoardHandler)
+_HANDLERS, _NETWORK = "train#handlers", "network_def"
+
+
+@dataclass(frozen=True)
+class BundleSite:
+    """Where a site comes from: picklable, and opened anew as often as needed.
+
+    Args:
+        bundle: the bundle's folder.
+        site: name of the site; its overlay ``configs/site_<name in lower case>.yaml`` is used when there is one.
+        data: folder of the site's prepared data, None to leave the bundle's own ``dataset_dir``.
+        overrides: configuration id to value, as on MONAI's command line.
+    """
+
+    bundle: Path
+    site: str
+    data: Path | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(
+        self,
+        parts: Sequence[Part] = (),
+        *,
+        seed: int = 0,
+        split: Literal["train", "test"] = "train",
+        output: Path | None = None,
+    ) -> Site:
+        """Parse the bundle, adapt its network, build trainer and evaluator.
+
+        Args:
+            parts: their ``adapt`` runs before anything takes the network's parameters.
+            seed: the seed of the run; the first weights depend on it alone, not on the site.
+            split: "test" puts ``configs/evaluate.yaml`` on top, so that the evaluator reads the test data.
+            output: where the bundle may write (its ``output_dir``).
+
+        Raises:
+            ConfigError: the bundle lacks a file or an id, or holds what a federation cannot use.
+        """
+        workflow = self._workflow(split, output)
+        parser: ConfigParser = workflow.parser
+        with _quiet(), _explained(f"bundle {self.bundle.name}, site {self.site}"):
+            parser.parse(True)
+            self._set_network(parser, parts, seed)
+            schedules = self._set_handlers(parser)
+            workflow.initialize()
+            trainer, evaluator = workflow.trainer, workflow.evaluator
+            survey = parser.get_parsed_content("survey#dataset") if "survey#dataset" in parser else None
+        if evaluator is None:
+            raise ConfigError(f"bundle {self.bundle.name}: `validate#evaluator` is missing; a site must be scored")
+        return Site(self.site, trainer, evaluator, schedules=schedules, survey_data=survey)
+
+    def config_files(self, split: Literal["train", "test"] = "train") -> list[Path]:
+        """Return the configuration files in the order they are merged."""
+        configs = self.bundle / "configs"
+        files = [configs / "train.yaml", *([configs / "evaluate.yaml"] if split == "test" else [])]
+        missing = [path for path in files if not path.is_file()]
+        if missing:
+            raise ConfigError(f"bundle {self.bundle.name}: {missing[0].resolve()} not found; a bundle needs it")
+        overlay = configs / f"site_{self.site.lower()}.yaml"
+        return [*files, overlay] if overlay.is_file() else files
+
+    def _workflow(self, split: Literal["train", "test"], output: Path | None) -> ConfigWorkflow:
+        files = [str(path) for path in self.config_files(split)]
+        if (self.bundle / "scripts").is_dir() and str(self.bundle) not in sys.path:
+            sys.path.insert(0, str(self.bundle))  # MONAI does so only in `run`
+        known = ConfigParser(ConfigParser.load_config_files(files))
+        unknown = [key for key in self.overrides if key not in known]
+        if unknown:
+            raise ConfigError(f"bundle {self.bundle.name}: --set {unknown[0]}: no such id in {Path(files[0]).name}")
+        overrides: dict[str, Any] = {"bundle_root": str(self.bundle), "site": self.site}
+        if self.data is not None:
+            overrides["dataset_dir"] = str(self.data)
+        if output is not None:
+            overrides["output_dir"] = str(output)
+        overrides.update(self.overrides)
+        with _quiet():
+            return ConfigWorkflow(
+                config_file=files,
+                meta_file=str(self.bundle / "configs" / "metadata.json"),
+                logging_file=False,
+                workflow_type="train",
+                **overrides,
+            )
+
+    def _set_network(self, parser: ConfigParser, parts: Sequence[Part], seed: int) -> None:
+        if _NETWORK not in parser:
+            raise ConfigError(f"bundle {self.bundle.name}: train.yaml lacks the id {_NETWORK!r}")
+        torch.manual_seed(derive(seed, part="network"))
+        network = parser.get_parsed_content(_NETWORK)
+        for part in parts:
+            own = derive(seed, part=f"adapt:{part.name}")
+            torch.manual_seed(own)
+            network = part.adapt(network, own)
+        parser[_NETWORK] = network
+
+    def _set_handlers(self, parser: ConfigParser) -> list[LrScheduleHandler]:
+        if _HANDLERS not in parser:
+            return []
+        handlers = list(parser.get_parsed_content(_HANDLERS))
+        if any(isinstance(handler, EarlyStopHandler) for handler in handlers):
+            raise ConfigError(
+                f"bundle {self.bundle.name}: EarlyStopHandler among {_HANDLERS} stops one site on its own scores; "
+                "leave it out in a federation"
+            )
+        parser[_HANDLERS] = [handler for handler in handlers if not isinstance(handler, _LEFT_OUT)]
+        return [handler for handler in handlers if isinstance(handler, LrScheduleHandler)]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence MONAI's notices on every parse (the `eval` notice, default files); errors still come through."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _explained(where: str) -> Iterator[None]:
+    """Give our own errors from inside MONAI's parser the word again: it wraps them in RuntimeError."""
+    try:
+        yield
+    except FedSkewError:
+        raise
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, FedSkewError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            raise cause from None
+        raise DataError(f"{where}: cannot be opened: {error}") from error

@@ -1,0 +1,141 @@
+"""A site: one network with its trainer, evaluator and data, and the seams parts may use."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from monai.data.utils import set_rnd
+from monai.engines import SupervisedEvaluator, SupervisedTrainer
+from monai.handlers import LrScheduleHandler
+from monai.utils import CommonKeys
+from torch import Tensor, nn
+
+from monai_fedskew.core.part import Part
+from monai_fedskew.core.seeding import derive
+from monai_fedskew.errors import ConfigError, RoundError
+from monai_fedskew.sites.optimizer import OptimizerState
+from monai_fedskew.sites.seams import Seams
+
+__all__ = ["Site"]
+
+_SURVEY_BATCH = 1024
+
+
+class Site:
+    """A hospital's end of a federation, around a MONAI trainer and evaluator that share one network.
+
+    Args:
+        name: name of the site.
+        trainer: makes the local steps.
+        evaluator: scores, on the very same network object, so that it uses the site's own norm state.
+        schedules: the learning rate handlers among the trainer's handlers.
+        survey_data: clean training examples in a fixed order; by default the trainer's dataset.
+
+    Raises:
+        ConfigError: two networks, no training data, or something that carries hidden state across rounds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        trainer: SupervisedTrainer,
+        evaluator: SupervisedEvaluator,
+        *,
+        schedules: Sequence[LrScheduleHandler] = (),
+        survey_data: Any = None,
+    ) -> None:
+        if trainer.network is not evaluator.network:
+            raise ConfigError(f"site {name}: trainer and evaluator hold two networks; give both `@network`")
+        loader = trainer.data_loader
+        if getattr(loader, "persistent_workers", False):
+            raise ConfigError(f"site {name}: persistent_workers keep random state across rounds; set it to false")
+        self.name, self.trainer, self.evaluator = name, trainer, evaluator
+        self.model: nn.Module = trainer.network
+        self.optimizer: torch.optim.Optimizer = trainer.optimizer
+        self.loss_function: Callable[..., Tensor] = trainer.loss_function
+        self.schedules = tuple(schedules)
+        self.optimizer_state = OptimizerState(name, trainer.optimizer, schedules)
+        self.samples = len(loader.dataset)
+        if not self.samples:
+            raise ConfigError(f"site {name}: no training examples; look at the split and the fold")
+        groups = getattr(loader.dataset, "groups", None)
+        self.groups = self.samples if groups is None else len(np.unique(groups))
+        self._is_random = set_rnd(loader.dataset, 0) != 0
+        self._survey_data = loader.dataset if survey_data is None else survey_data
+        self._seams = Seams(name, trainer, evaluator)
+
+    @property
+    def has_evaluation_data(self) -> bool:
+        """Whether the evaluator has anything to score."""
+        return len(self.evaluator.data_loader.dataset) > 0
+
+    def add(self, part: Part, stage: str, function: Callable[..., Any]) -> None:
+        """Put ``function`` into a stage; see SiteView."""
+        self._seams.add(part, stage, function)
+
+    def loss(self) -> Tensor:
+        """Compute the whole loss of the current batch again; see SiteView."""
+        return self._seams.loss()
+
+    def replay(self, part: Part) -> AbstractContextManager[None]:
+        """Allow extra passes; see SiteView."""
+        return self._seams.replay(part)
+
+    def examples(self) -> Iterator[Tensor]:
+        """Yield clean training inputs, (B, C, ...) at most 1024 at once, in a fixed order."""
+        data = self._survey_data
+        if data is self.trainer.data_loader.dataset and self._is_random:
+            raise ConfigError(
+                f"site {self.name}: the training data has random transforms; give the bundle a `survey#dataset` "
+                "without them, so that statistics are those of clean examples"
+            )
+        for start in range(0, len(data), _SURVEY_BATCH):
+            index = list(range(start, min(start + _SURVEY_BATCH, len(data))))
+            if hasattr(data, "__getitems__"):
+                yield data.__getitems__(index)[CommonKeys.IMAGE]
+            else:
+                yield torch.stack([torch.as_tensor(data[i][CommonKeys.IMAGE]) for i in index])
+
+    def seed(self, seed: int, round: int) -> None:
+        """Make everything random at this site a function of (seed, site, round, part)."""
+        value = derive(seed, self.name, round)
+        torch.manual_seed(value)
+        np.random.seed(value % 2**32)
+        random.seed(value)
+        loader = self.trainer.data_loader
+        if self._is_random:
+            set_rnd(loader.dataset, value % 2**31)
+        for holder in (loader, loader.sampler, loader.batch_sampler):
+            generator = getattr(holder, "generator", None)
+            if generator is not None:
+                generator.manual_seed(value)
+        for name, generator in self._seams.generators.items():
+            generator.manual_seed(derive(seed, self.name, round, name))
+
+    def train(self, round: int, epochs: int, *, keep_optimizer: bool) -> tuple[int, float]:
+        """Train for ``epochs`` local epochs; return the steps made and the mean task loss over all examples seen.
+
+        Raises:
+            RoundError: no step was made, as happens when a run that failed is used again.
+        """
+        state, seams = self.trainer.state, self._seams
+        length, before = state.epoch_length, (round - 1) * epochs
+        self.optimizer_state.begin(before, length, keep=keep_optimizer)
+        state.epoch, state.max_epochs, state.iteration = before, round * epochs, before * length
+        seams.task_loss, seams.seen = 0.0, 0
+        self.trainer.run()
+        steps = state.iteration - before * length
+        if not steps:
+            raise RoundError(f"site {self.name}: no training step was made in round {round}; rebuild the client")
+        return steps, float(seams.task_loss) / seams.seen
+
+    def evaluate(self, round: int) -> tuple[int, dict[str, float]]:
+        """Run the evaluator; return the number of examples and its metrics, the key metric first."""
+        self.evaluator.run(max(round, 1))
+        metrics = {name: float(value) for name, value in self.evaluator.state.metrics.items()}
+        key = self.evaluator.state.key_metric_name
+        ordered = {key: metrics[key], **metrics} if key in metrics else metrics
+        return len(self.evaluator.data_loader.dataset), ordered
