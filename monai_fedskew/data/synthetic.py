@@ -40,13 +40,13 @@ class Scanner:
 
 
 SITES = (
-    Scanner("NORTH", 90, 0.05, 0.1, 1.0),
-    Scanner("SOUTH", 60, 0.30, 0.5, 0.7),
-    Scanner("EAST", 80, 0.55, 0.2, 1.4),
-    Scanner("WEST", 70, 0.80, 0.8, 0.5),
+    Scanner("NORTH", 90, 0.1, 0.1, 1.0),
+    Scanner("SOUTH", 60, 0.3, 0.3, 0.7),
+    Scanner("EAST", 80, 0.5, 0.2, 1.4),
+    Scanner("WEST", 70, 0.7, 0.4, 0.5),
 )
-_EFFECT = 0.35  # coupling that the label adds
-_SPREAD = 0.08  # between subjects
+_EFFECT = 0.5  # coupling that the label adds
+_SPREAD = 0.05  # between subjects
 _NETWORKS = 6
 _UNLABELLED = "3455"  # the 111th column of the Harvard-Oxford files, which no atlas names
 
@@ -203,7 +203,7 @@ def _loadings(rng: Generator, n_regions: int) -> NDArray[np.float64]:
 
 def _series(rng: Generator, scanner: Scanner, loadings: NDArray[np.float64], *, autism: bool) -> NDArray[np.float64]:
     """Make one scan, shape (volumes, regions): network 0 and 1 share a signal of the size ``coupling``."""
-    coupling = np.clip(scanner.coupling + _EFFECT * autism + rng.normal(0.0, _SPREAD), 0.0, 1.3)
+    coupling = np.clip(scanner.coupling + _EFFECT * autism + rng.normal(0.0, _SPREAD), 0.0, None)
     networks = rng.normal(size=(scanner.volumes, len(loadings)))
     shared = rng.normal(size=(scanner.volumes, 1))
     networks[:, :2] += coupling * shared
