@@ -1,0 +1,142 @@
+"""FedRDN: every training image is normalised by the statistics of a site drawn at random."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from monai_fedskew.core.messages import Broadcast
+from monai_fedskew.core.method import Method
+from monai_fedskew.core.part import Bound, Deployment, Part, SiteView
+from monai_fedskew.core.state import State, nest, unnest
+from monai_fedskew.errors import ConfigError, StateError
+from monai_fedskew.transforms.normalise import SiteNormaliser
+from monai_fedskew.transforms.statistics import (
+    SiteStatistics,
+    StdMode,
+    measure,
+    require_comparable,
+    require_definition,
+)
+
+__all__ = ["RandomSiteNorm", "fedrdn"]
+
+_TOLERANCE = 1e-2  # how near a mean to 0 and a std to 1 count as already normalised
+
+
+def fedrdn(std: StdMode | None = None, ddof: int = 1, variant: Literal["paper", "official"] = "paper") -> Method:
+    """Normalise every training image by the mean and std of a site drawn at random, own included.
+
+    (x - mean_j) / std_j, j uniform over all sites, drawn anew for every sample; evaluation uses the site's own pair
+    and no randomness. The pairs are measured once on the clean training examples and shared: 2C numbers a site.
+
+    Paper: Yan et al. 2025, A Simple Data Augmentation for Feature Distribution Skewed Federated Learning, CVPR,
+    arXiv 2306.09363.
+
+    Args:
+        std: "image" averages each image's mean and std (the paper), "pooled" takes all values at once; None chooses
+            "image" per channel for images and "pooled" per feature for vectors. All sites must use one.
+        ddof: 0 or 1, taken from n in the divisor of the variance; 1 as in the public code.
+        variant: "official" draws as the public code: once a batch, and mean and std from two sites drawn
+            independently. (The public code also measures through its augmented loader; that is not repeated.)
+
+    Raises:
+        ConfigError: an unknown value.
+
+    >>> fedrdn().parts
+    (RandomSiteNorm(std=None, ddof=1, variant='paper'),)
+    """
+    require_definition("method fedrdn", std, ddof)
+    if variant not in ("paper", "official"):
+        raise ConfigError(f"method fedrdn: variant={variant!r} must be paper or official")
+    return Method("fedrdn", parts=(RandomSiteNorm(std, ddof, variant),))
+
+
+@dataclass(frozen=True)
+class RandomSiteNorm(Part):
+    """Normalise by the statistics of a random site in training, by the site's own in evaluation."""
+
+    name: ClassVar[str] = "fedrdn"
+    stages: ClassVar[tuple[str, ...]] = ("normalise", "normalise_eval")
+    std: StdMode | None = None
+    ddof: int = 1
+    variant: Literal["paper", "official"] = "paper"
+
+    def bind(self, site: SiteView) -> Bound:
+        """Attach to a site."""
+        return _Bound(self, site)
+
+    def merge(self, memory: State, reports: Mapping[str, State], n_sites: int) -> State:
+        """Add the reported pairs to those known, after checking that all were measured alike."""
+        merged = {**memory, **nest(reports)}
+        require_comparable(_sites(merged))
+        return merged
+
+
+class _Bound(Bound):
+    def __init__(self, part: RandomSiteNorm, site: SiteView) -> None:
+        self._part, self._site = part, site
+        self._own: State = {}
+        self._by_own: SiteNormaliser | None = None
+        self._by_any: SiteNormaliser | None = None
+        site.add(part, "normalise", self._draw)
+        site.add(part, "normalise_eval", self._evaluate)
+
+    def survey(self) -> State:
+        part, site = self._part, self._site
+        own = measure(site.examples(), site=site.name, std_mode=part.std, ddof=part.ddof)
+        _warn_normalised(own)
+        self.restore(own.to_state())
+        return self._own
+
+    def receive(self, cast: Broadcast) -> None:
+        sites = _sites(cast.aux[self._part.name])
+        known = [found.site for found in sites]
+        if self._site.name not in known:
+            raise StateError(
+                f"site {self._site.name}: fedrdn knows no statistics of it; known sites: {', '.join(known) or 'none'}. "
+                "Survey the site before its first round"
+            )
+        self._by_any = SiteNormaliser.of(sites)
+
+    def private(self) -> State:
+        return self._own
+
+    def restore(self, state: State) -> None:
+        if state:
+            self._own = state
+            self._by_own = SiteNormaliser.of([SiteStatistics.from_state(self._site.name, state)])
+
+    def deploy(self) -> Deployment:
+        return Deployment("monai_fedskew.transforms.NormaliseBatch", {key: self._own[key] for key in ("mean", "std")})
+
+    def _draw(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        if self._by_any is None:
+            raise StateError(f"site {self._site.name}: fedrdn has no broadcast to draw from; survey the site first")
+        n_sites, n_samples = self._by_any.n_sites, len(inputs)
+        if self._part.variant == "paper":
+            return self._by_any(inputs, torch.randint(n_sites, (n_samples,), generator=generator)), targets
+        mean_row, std_row = torch.randint(n_sites, (2, 1), generator=generator).expand(2, n_samples)
+        return self._by_any(inputs, mean_row, std_row), targets
+
+    def _evaluate(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        if self._by_own is None:
+            raise StateError(f"site {self._site.name}: fedrdn has no statistics; survey the site first")
+        return self._by_own(inputs), targets
+
+
+def _sites(memory: State) -> list[SiteStatistics]:
+    return [SiteStatistics.from_state(site, state) for site, state in sorted(unnest(memory).items())]
+
+
+def _warn_normalised(own: SiteStatistics) -> None:
+    pairs = zip(own.mean, own.std, strict=True)
+    if all(abs(mean) <= _TOLERANCE and abs(std - 1) <= _TOLERANCE for mean, std in pairs):
+        warnings.warn(
+            f"site {own.site}: every channel has mean 0 and std 1 within {_TOLERANCE}; the inputs are already "
+            "z-scored, so fedrdn can do nothing. Take NormalizeIntensityd or its like out of the transforms",
+            stacklevel=3,
+        )
