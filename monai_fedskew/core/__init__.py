@@ -11,7 +11,7 @@ from monai_fedskew.core.keys import (
 )
 from monai_fedskew.core.messages import Broadcast, Evaluation, Event, History, Survey, Update
 from monai_fedskew.core.method import Method, compose, parse
-from monai_fedskew.core.part import STAGES, Bound, Deployment, Part, SiteView
+from monai_fedskew.core.part import STAGES, Bound, Deployment, Part, SiteView, adapt_network
 from monai_fedskew.core.seeding import derive
 from monai_fedskew.core.state import State, nest, own, require_same_keys, restore, snapshot, unnest
 
@@ -32,6 +32,7 @@ __all__ = [
     "Survey",
     "Update",
     "WeightedMean",
+    "adapt_network",
     "all_keys",
     "compose",
     "derive",

@@ -125,7 +125,7 @@ def _scope(name: str, methods: tuple[Method, ...]) -> Literal["federated", "loca
         return "federated"
     others = [m for m in methods if m is not baselines[0]]
     for other in others:
-        only_normalises = all(set(part.stages) <= {"normalise"} for part in other.parts)
+        only_normalises = all(set(part.stages) <= {"normalise", "normalise_eval"} for part in other.parts)
         if (
             other.scope != "federated"
             or other.share != all_keys()

@@ -1,6 +1,6 @@
 """What a method adds at a site (Bound) and at the server (merge, tell): the one extension point of training."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from monai_fedskew.core.messages import Broadcast
+from monai_fedskew.core.seeding import derive
 from monai_fedskew.core.state import State
 
-__all__ = ["EXCLUSIVE", "STAGES", "Bound", "Deployment", "Part", "SiteView"]
+__all__ = ["EXCLUSIVE", "STAGES", "Bound", "Deployment", "Part", "SiteView", "adapt_network"]
 
 # In this order within a training step; within a stage, parts act in order of their names.
 STAGES = ("normalise", "mix", "normalise_eval", "replace", "add", "perturb", "correct", "clip")
@@ -109,3 +110,12 @@ class Part:
     def tell(self, memory: State) -> State:
         """Return what of the memory every broadcast carries."""
         return memory
+
+
+def adapt_network(network: nn.Module, parts: Sequence[Part], seed: int) -> nn.Module:
+    """Let every part change the network, each from its own seed, so that all sites get the same first weights."""
+    for part in parts:
+        own = derive(seed, part=f"adapt:{part.name}")
+        torch.manual_seed(own)
+        network = part.adapt(network, own)
+    return network

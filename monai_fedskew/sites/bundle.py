@@ -19,7 +19,7 @@ from monai.handlers import (
     ValidationHandler,
 )
 
-from monai_fedskew.core.part import Part
+from monai_fedskew.core.part import Part, adapt_network
 from monai_fedskew.core.seeding import derive
 from monai_fedskew.errors import ConfigError, DataError, FedSkewError
 from monai_fedskew.sites.site import Site
@@ -89,6 +89,10 @@ class BundleSite:
         overlay = configs / f"site_{self.site.lower()}.yaml"
         return [*files, overlay] if overlay.is_file() else files
 
+    def ids(self) -> dict[str, Any]:
+        """Return the top level of the training configuration, unparsed: id to value."""
+        return dict(ConfigParser.load_config_files([str(path) for path in self.config_files()]))
+
     def _workflow(self, split: Literal["train", "test"], output: Path | None) -> ConfigWorkflow:
         files = [str(path) for path in self.config_files(split)]
         if (self.bundle / "scripts").is_dir() and str(self.bundle) not in sys.path:
@@ -116,12 +120,7 @@ class BundleSite:
         if _NETWORK not in parser:
             raise ConfigError(f"bundle {self.bundle.name}: train.yaml lacks the id {_NETWORK!r}")
         torch.manual_seed(derive(seed, part="network"))
-        network = parser.get_parsed_content(_NETWORK)
-        for part in parts:
-            own = derive(seed, part=f"adapt:{part.name}")
-            torch.manual_seed(own)
-            network = part.adapt(network, own)
-        parser[_NETWORK] = network
+        parser[_NETWORK] = adapt_network(parser.get_parsed_content(_NETWORK), parts, seed)
 
     def _set_handlers(self, parser: ConfigParser) -> list[LrScheduleHandler]:
         if _HANDLERS not in parser:

@@ -1,0 +1,80 @@
+"""The command ``fedskew``: loads a command's module only when it is called, so that help is instant."""
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from monai_fedskew.errors import ConfigError, FedSkewError
+
+__all__ = ["fedskew", "main"]
+
+# command: (module, what it does)
+_COMMANDS = {
+    "demo": ("demo", "Run a small synthetic study from data to report, in under two minutes."),
+    "methods": ("methods", "List every method with its parameters and paper."),
+    "abide": ("abide", "Fetch, extract and prepare ABIDE resting-state fMRI."),
+    "bundle": ("bundle", "List, check and make bundles."),
+    "simulate": ("simulate", "Run one method over the sites in this process."),
+    "compare": ("compare", "Run methods x seeds in parallel and print the table."),
+    "report": ("report", "Write one HTML page about a run or a comparison."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"monai_fedskew.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="monai-fedskew", prog_name="fedskew")
+@click.option("-v", "--verbose", count=True, help="Log rounds and sites (-v), or everything (-vv).")
+def fedskew(verbose: int) -> None:
+    """Federated learning under feature skew for MONAI bundles.
+
+    \b
+    fedskew demo                                     a first look
+    fedskew abide prepare DATA --protocol fedbn --out PREPARED
+    fedskew compare abide_connectome --study fedbn_table1 --data PREPARED --out DIR
+    """
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("monai_fedskew").setLevel(level)
+
+
+def main(arguments: Sequence[str] | None = None) -> Any:
+    """Run the command line; exit 2 for a wrong call, 1 for a failure, with one line that says what to do."""
+    try:
+        return fedskew.main(args=arguments, prog_name="fedskew", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("Stopped.", err=True)
+        sys.exit(130)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except FedSkewError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+if __name__ == "__main__":
+    main()

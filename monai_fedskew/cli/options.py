@@ -1,0 +1,78 @@
+"""Options shared by commands, each spelled once."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+__all__ = [
+    "choose",
+    "data",
+    "fraction",
+    "force",
+    "local_epochs",
+    "min_sites",
+    "optimizer_state",
+    "out",
+    "overrides",
+    "resume",
+    "rounds",
+    "run_options",
+    "threads",
+    "weights",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+data = click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder with one prepared folder per site, as `fedskew abide prepare` writes it.",
+)
+out = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write; must not exist.")
+force = click.option("--force", is_flag=True, help="Replace an existing --out.")
+resume = click.option("--resume", is_flag=True, help="Go on where --out stopped, bit for bit.")
+rounds = click.option("--rounds", type=click.IntRange(1), help="Communication rounds.")
+local_epochs = click.option("--local-epochs", type=click.IntRange(1), help="Epochs a site trains in each round. [1]")
+fraction = click.option("--fraction", type=click.FloatRange(0, 1, min_open=True), help="Share of sites a round. [1]")
+weights = click.option(
+    "--weights",
+    type=click.Choice(["samples", "groups", "equal"]),
+    help="Weigh sites by training samples, by subjects (groups), or equally. [samples]",
+)
+choose = click.option(
+    "--choose", type=click.Choice(["best", "last"]), help="Final model: best on validation data, or the last. [best]"
+)
+optimizer_state = click.option(
+    "--optimizer-state",
+    type=click.Choice(["reset", "keep"]),
+    help="Start every round with a fresh optimizer, or keep its state at the site. [reset]",
+)
+min_sites = click.option("--min-sites", type=click.IntRange(1), help="Stop when fewer sites finish a round. [1]")
+threads = click.option("--threads", type=click.IntRange(1), help="Torch threads; fixes results bit for bit. [1]")
+overrides = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="ID=VALUE",
+    help="Override a value of the bundle's configuration, e.g. --set batch_size=32. Repeatable.",
+)
+
+
+def run_options(command: F) -> F:
+    """Add the options of how a federation runs."""
+    for option in (
+        overrides,
+        threads,
+        min_sites,
+        optimizer_state,
+        choose,
+        weights,
+        fraction,
+        local_epochs,
+        rounds,
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,60 @@
+"""``fedskew simulate``: one method over the prepared sites, in this process."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from monai_fedskew.cli import options
+
+__all__ = ["simulate"]
+
+
+@click.command()
+@click.argument("bundle")
+@options.data
+@click.option(
+    "--method", required=True, help="For example fedbn, or fedrdn+fedbn+fedprox:mu=0.2; see `fedskew methods`."
+)
+@click.option("--site", "sites", multiple=True, help="Only these sites. Repeatable. [all prepared ones]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed; also picks the subject fold.")
+@options.run_options
+@click.option("--max-alive", type=click.IntRange(1), help="Sites held in memory at once; the rest are rebuilt. [all]")
+@options.resume
+@options.force
+@options.out
+def simulate(
+    bundle: str,
+    data: Path,
+    method: str,
+    sites: tuple[str, ...],
+    seed: int,
+    overrides: tuple[str, ...],
+    max_alive: int | None,
+    resume: bool,
+    force: bool,
+    out: Path,
+    **given: Any,
+) -> None:
+    """Run one METHOD over the sites of --data with BUNDLE, a name from `fedskew bundle list` or a folder.
+
+    Writes the RUN folder --out: history, a checkpoint of every round, one ready-to-run bundle a site, a summary.
+    """
+    from monai_fedskew.cli.execute import RunSpec, execute
+    from monai_fedskew.cli.progress import round_progress
+    from monai_fedskew.cli.study import parse_overrides
+    from monai_fedskew.errors import ConfigError
+    from monai_fedskew.federation.settings import Settings
+    from monai_fedskew.reports import render_table
+    from monai_fedskew.sites.locate import find_bundle
+
+    if given["rounds"] is None:
+        raise ConfigError("--rounds is missing; give the number of communication rounds, e.g. --rounds 20")
+    settings = Settings(seed=seed, **{name: value for name, value in given.items() if value is not None})
+    spec = RunSpec(
+        find_bundle(bundle), data, method, settings, out, sites, parse_overrides(overrides), max_alive=max_alive
+    )
+    with round_progress(method, settings.rounds) as on_round:
+        execute(spec, resume=resume, force=force, on_round=on_round)
+    click.echo(render_table(out))
+    click.echo(f"run: {out}\nFor the page: fedskew report {out}")

@@ -1,0 +1,106 @@
+"""A study: one table of a paper as a YAML file of a bundle, or the same thing from options."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from monai_fedskew.errors import ConfigError
+
+__all__ = ["Study", "parse_overrides", "read_study", "with_options"]
+
+_SETTINGS = ("local_epochs", "weights", "fraction", "choose", "optimizer_state", "min_sites", "threads")
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared, and how it is run.
+
+    Args:
+        title: one line.
+        methods: in the order of the table; the first is what the others are compared with.
+        rounds: communication rounds.
+        seeds: number of seeds; seed s uses subject fold s.
+        reference: where the protocol comes from.
+        sites: sites that take part; empty for all prepared ones.
+        local_epochs, weights, fraction, choose, optimizer_state, min_sites, threads: of Settings; None: its default.
+        overrides: configuration id of the bundle to value.
+        published: figures to print beside ours.
+    """
+
+    title: str
+    methods: tuple[str, ...]
+    rounds: int
+    seeds: int = 5
+    reference: str = ""
+    sites: tuple[str, ...] = ()
+    local_epochs: int | None = None
+    weights: str | None = None
+    fraction: float | None = None
+    choose: str | None = None
+    optimizer_state: str | None = None
+    min_sites: int | None = None
+    threads: int | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    published: Sequence[Mapping[str, Any]] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """Return what is set, by Settings' names, without the seed."""
+        given = {name: getattr(self, name) for name in _SETTINGS if getattr(self, name) is not None}
+        return {"rounds": self.rounds, **given}
+
+
+def read_study(bundle: Path, name: str) -> Study:
+    """Read ``studies/<name>.yaml`` of a bundle.
+
+    Raises:
+        ConfigError: no such study, or a key that is unknown or missing.
+    """
+    folder = bundle / "studies"
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none"
+        raise ConfigError(f"--study {name}: not in {bundle.name}; its studies: {known}")
+    try:
+        content = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"study {path}: is no YAML: {error}") from error
+    known_keys = {f.name for f in fields(Study)}
+    for key in content:
+        if key not in known_keys:
+            close = difflib.get_close_matches(key, known_keys, 1)
+            raise ConfigError(f"study {path}: unknown key {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    for key in ("title", "methods", "rounds"):
+        if key not in content:
+            raise ConfigError(f"study {path}: lacks the key {key!r}")
+    for key in ("methods", "sites"):
+        content[key] = tuple(content.get(key, ()))
+    return Study(**content)
+
+
+def with_options(study: Study, given: Mapping[str, Any]) -> Study:
+    """Return the study with the options that were given on the command line."""
+    changes = {name: value for name, value in given.items() if value not in (None, (), {})}
+    if "overrides" in changes:
+        changes["overrides"] = {**study.overrides, **changes["overrides"]}
+    return replace(study, **changes)
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
+    """Turn ``id=value`` pairs into a mapping; values are read as YAML, so numbers and booleans are typed.
+
+    Raises:
+        ConfigError: a pair without ``=``.
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--set {pair}: must be ID=VALUE, for example --set batch_size=32")
+        if value.startswith("$"):
+            raise ConfigError(f"--set {key}={value}: expressions are not taken from the command line; give a value")
+        found[key.replace("::", "#")] = yaml.safe_load(value)
+    return found

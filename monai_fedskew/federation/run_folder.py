@@ -1,0 +1,63 @@
+"""The RUN folder: what was run, so that it can be run again and a resume cannot mix two runs."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from monai_fedskew.errors import ConfigError
+
+__all__ = ["open_run", "write_json"]
+
+_MAY_CHANGE = ("rounds",)  # a finished run may go on for more rounds
+
+
+def open_run(run: Path, about: Mapping[str, Any], *, resume: bool, force: bool) -> None:
+    """Create the folder with run.json, or check that an existing one is the same run.
+
+    Args:
+        run: the folder.
+        about: content of run.json.
+        resume: go on with an existing run.
+        force: replace an existing run.
+
+    Raises:
+        ConfigError: the folder exists and neither is asked for, or it holds another run.
+    """
+    record = run / "run.json"
+    if resume and record.is_file():
+        _require_same_run(run, json.loads(record.read_text()), about)
+        return
+    if run.exists() and any(run.iterdir()):
+        if not force:
+            raise ConfigError(f"--out {run} exists; choose another folder, --resume it or replace it with --force")
+        if not record.is_file():
+            raise ConfigError(f"--force: {run} is no RUN folder (no run.json); it is left alone")
+        shutil.rmtree(run)
+    run.mkdir(parents=True, exist_ok=True)
+    write_json(record, about)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file in one step, so that a reader never sees half of it."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=1, default=str) + "\n")
+    partial.replace(path)
+
+
+def _require_same_run(run: Path, held: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    before, now = _identity(held), _identity(json.loads(json.dumps(about, default=str)))
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            raise ConfigError(
+                f"--resume {run}: {key} was {before.get(key)!r}, now it is {now.get(key)!r}; resume with the same"
+            )
+
+
+def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes two runs the same run, wherever their files lie."""
+    settings = {f"settings {key}": value for key, value in about["settings"].items() if key not in _MAY_CHANGE}
+    sites = {f"manifest of site {name}": site["manifest_sha256"] for name, site in about["sites"].items()}
+    plain = {key: about[key] for key in ("method", "overrides")}
+    return {**plain, **settings, **sites, "bundle configuration": about["bundle"]["sha256"]}
