@@ -9,14 +9,12 @@ __all__ = ["report"]
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the page.  [default: DIR/report.html]"
-)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The page.  [default: DIR/report.html]")
 def report(folder: Path, out: Path | None) -> None:
     """Write one self-contained HTML page with tables and figures.
 
-    DIR is what `fedskew simulate` or `fedskew compare` wrote with --out. The page is made anew at every call. The table's figures
-    are written beside it as table.csv.
+    DIR is what `fedskew simulate` or `fedskew compare` wrote with --out. The page is made anew at every call; the
+    figures of its tables are written beside it as table.csv.
     """
     from monai_fedskew.reports import render_table, write_csv, write_report
 

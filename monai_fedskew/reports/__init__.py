@@ -1,6 +1,7 @@
 """What came out: tables, certainty, figures and one self-contained page, from RUN and COMPARE folders."""
 
 from pathlib import Path
+from typing import get_args
 
 from monai_fedskew.reports.results import Results, read_results
 
@@ -20,7 +21,7 @@ def render_table(results: Path | Results, *, width: int = 120) -> str:
     from monai_fedskew.reports.tables import summarise, to_text
 
     read = read_results(results) if isinstance(results, Path) else results
-    texts = [to_text(summarise(read, "window"), width=width), to_text(summarise(read, "subject"), width=width)]
+    texts = [to_text(summarise(read, level), width=width) for level in read.levels]
     missing = [f"{m.method}, seed {m.seed}: {m.reason}" for m in read.missing]
     return "\n".join([*texts, *(["Runs without a result:", *missing, ""] if missing else [])])
 
@@ -52,11 +53,10 @@ def write_csv(folder: Path, out: Path | None = None) -> Path:
     Raises:
         ConfigError: the folder is neither.
     """
-    from monai_fedskew.reports.tables import summarise, to_csv
+    from monai_fedskew.reports.tables import Metric, summarise, to_csv
 
     read = read_results(folder)
-    levels = ("window", "subject")
-    metrics = ("accuracy", "balanced_accuracy", "auc")
+    text = to_csv(summarise(read, level, metric=metric) for level in read.levels for metric in get_args(Metric))
     target = out or folder / "table.csv"
-    target.write_text(to_csv(summarise(read, level, metric=metric) for level in levels for metric in metrics), encoding="utf-8")
+    target.write_text(text, encoding="utf-8")
     return target

@@ -21,7 +21,10 @@ _NORMALISING = frozenset({"fedrdn", "sitenorm"})
 
 @dataclass(frozen=True)
 class Edge:
-    """A ranked edge. ``share`` is its mean share of all importance, relative to an even share of 1; ``models`` counts top lists."""
+    """A ranked edge.
+
+    ``share`` is its mean share of all importance, where 1 is an even share; ``models`` in how many top lists it is.
+    """
 
     rank: int
     name: str
@@ -33,7 +36,10 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class EdgeRanking:
-    """The most used edges of a method, averaged over ``models`` models (sites times seeds); ``image`` is a PNG or None."""
+    """The most used edges of a method, averaged over ``models`` models (sites times seeds).
+
+    ``image`` is a PNG of the glass brain, or None where regions lack coordinates.
+    """
 
     method: str
     edges: tuple[Edge, ...]
@@ -81,8 +87,12 @@ def rank_edges(results: Results, facts: Sequence[SiteFacts], method: str, *, top
     return EdgeRanking(method, edges, len(shares), manifest.n_features, is_scaled, image, lacking)
 
 
-def edge_importance(weight: npt.NDArray[np.floating], std: npt.NDArray[np.floating] | None = None) -> npt.NDArray[np.float64]:
-    """Measure how much a first layer makes of each input: L2 norm over hidden units times the input's standard deviation.
+def edge_importance(
+    weight: npt.NDArray[np.floating], std: npt.NDArray[np.floating] | None = None
+) -> npt.NDArray[np.float64]:
+    """Measure how much a first layer makes of each input.
+
+    The L2 norm over hidden units of the input's weights, times the input's standard deviation.
 
     Args:
         weight: first layer, shape (hidden units, features).
@@ -95,7 +105,7 @@ def edge_importance(weight: npt.NDArray[np.floating], std: npt.NDArray[np.floati
         >>> edge_importance(np.array([[3.0, 0.0], [4.0, 1.0]]), np.array([1.0, 2.0])).tolist()
         [5.0, 2.0]
     """
-    norm = np.linalg.norm(weight.astype(np.float64), axis=0)
+    norm: npt.NDArray[np.float64] = np.linalg.norm(weight.astype(np.float64), axis=0)
     return norm if std is None else norm * std
 
 

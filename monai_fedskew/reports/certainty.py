@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,10 @@ CONFIDENCE = 0.95
 class Difference:
     """Mean-over-sites accuracy of a method minus that of the first method, in percentage points.
 
-    ``per_seed`` are the paired differences; ``seeds_interval`` the 95 % t interval of their mean; ``d_z`` Cohen's d of paired
-    samples (mean / standard deviation of the differences) and ``g_z`` the same with Hedges' correction for few seeds.
-    ``subjects`` and ``subjects_interval`` come from the bootstrap over subjects. None where it cannot be had; ``note`` says why.
+    ``per_seed`` are the paired differences; ``seeds_interval`` the 95 % t interval of their mean; ``d_z`` Cohen's d of
+    paired samples (mean / standard deviation of the differences) and ``g_z`` the same with Hedges' correction for few
+    seeds. ``subjects`` and ``subjects_interval`` come from the bootstrap over subjects. None where it cannot be had;
+    ``note`` says why.
     """
 
     method: str
@@ -41,11 +42,14 @@ class Difference:
     note: str = ""
 
 
-def compare_to_first(results: Results, level: Level = "window", *, draws: int = DRAWS, seed: int = 0) -> tuple[Difference, ...]:
+def compare_to_first(
+    results: Results, level: Level = "window", *, draws: int = DRAWS, seed: int = 0
+) -> tuple[Difference, ...]:
     """Compare every other method of a study with its first one.
 
-    Seeds: differences of the mean over sites, paired by seed. Subjects: a bootstrap that redraws subjects with replacement
-    within each site, the same subjects for both methods; all seeds are pooled, as each subject is tested once per fold.
+    Seeds: differences of the mean over sites, paired by seed. Subjects: a bootstrap that redraws subjects with
+    replacement within each site, the same subjects for both methods; all seeds are pooled, as each subject is tested
+    in one fold.
 
     Args:
         results: what :func:`read_results` returned.
@@ -82,9 +86,7 @@ def over_seeds(differences: Sequence[float]) -> tuple[float, tuple[float, float]
         return mean, (mean, mean), None, None
     low, high = stats.t.interval(CONFIDENCE, n - 1, loc=mean, scale=spread / math.sqrt(n))
     d_z = mean / spread
-    df = n - 1
-    correction = math.exp(math.lgamma(df / 2) - math.log(math.sqrt(df / 2)) - math.lgamma((df - 1) / 2)) if df > 1 else 0.0
-    return mean, (float(low), float(high)), d_z, d_z * correction if df > 1 else None
+    return mean, (float(low), float(high)), d_z, d_z * _hedges(n - 1) if n > 2 else None
 
 
 def over_subjects(
@@ -180,5 +182,10 @@ def _mean_over_sites(run: Run, level: Level) -> float:
     return 100 * statistics.fmean(s.accuracy for s in run.scores[level].values() if s.accuracy is not None)
 
 
-def _counts(outcome: Tally, level: Literal["window", "subject"]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _hedges(df: int) -> float:
+    """Give Hedges' exact correction for `df` > 1 degrees of freedom: gamma(df/2) / (sqrt(df/2) gamma((df-1)/2))."""
+    return math.exp(math.lgamma(df / 2) - math.lgamma((df - 1) / 2)) / math.sqrt(df / 2)
+
+
+def _counts(outcome: Tally, level: Level) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     return (outcome.windows_right, outcome.windows) if level == "window" else (outcome.votes_right, outcome.votes)

@@ -20,8 +20,9 @@ MAX_ROWS = 2000
 class SiteFacts:
     """A site's data as a report sees it.
 
-    ``manifest`` is None when the data folder cannot be read any more; ``why`` then says so. ``mean`` and ``std`` (ddof=1) have
-    shape (features,) and are taken over ``rows_used`` evenly spaced rows; None when the rows themselves are not stored.
+    ``manifest`` is None when the data folder cannot be read any more; ``why`` then says so. ``mean`` and ``std``
+    (ddof=1) have shape (features,) and are taken over ``rows_used`` evenly spaced rows; None when the rows themselves
+    are not stored.
     ``summary`` holds mean and std over all values as recorded by the run.
     """
 

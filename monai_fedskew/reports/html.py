@@ -13,14 +13,14 @@ from monai_fedskew.reports import plots
 from monai_fedskew.reports.brain import EdgeRanking, rank_edges
 from monai_fedskew.reports.certainty import DRAWS, Difference, compare_to_first, rank_test_sentence
 from monai_fedskew.reports.facts import MAX_ROWS, SiteFacts, site_facts
-from monai_fedskew.reports.participation import absences
+from monai_fedskew.reports.participation import absences, as_ranges
 from monai_fedskew.reports.predictions import largest_class, n_classes
-from monai_fedskew.reports.results import Level, Results
-from monai_fedskew.reports.tables import MEAN, Table, best, summarise
+from monai_fedskew.reports.results import Results
+from monai_fedskew.reports.tables import MEAN, Metric, Table, best, is_best, summarise
 
 __all__ = ["render_page", "write_page"]
 
-LEVELS: tuple[Level, Level] = ("window", "subject")
+_OTHER_METRICS: tuple[Metric, ...] = ("balanced_accuracy", "auc")
 _WEIGHTS = {
     "samples": "training samples (windows) of each site",
     "groups": "subjects of each site",
@@ -59,23 +59,25 @@ def render_page(results: Results) -> str:
 
 def _context(results: Results) -> dict[str, Any]:
     facts = site_facts(results)
-    main = [summarise(results, level) for level in LEVELS]
-    others = [summarise(results, level, metric=metric) for level in LEVELS for metric in ("balanced_accuracy", "auc")]
+    levels = results.levels
+    main = [summarise(results, level) for level in levels]
+    others = [summarise(results, level, metric=metric) for level in levels for metric in _OTHER_METRICS]
     classes = _classes(results)
-    differences = [(level, compare_to_first(results, level)) for level in LEVELS]
+    differences = [(level, compare_to_first(results, level)) for level in levels]
     edges, why_no_edges = _edges(results, facts, main[0])
     return {
         "results": results,
         "MEAN": MEAN,
-        "run": next(iter(results.runs.values())),
-        "facts_of_run": _facts_of_run(results),
+        "is_best": is_best,
+        "has_events": any(run.events for run in results.runs.values()),
+        "facts_of_run": dict(_facts_of_run(results)),
         "tables": [(table, best(table)) for table in main],
-        "other_tables": [(table, best(table)) for table in others if any(cell.seeds for row in table.rows for cell in row.cells)],
+        "other_tables": [(table, best(table)) for table in others if _is_filled(table)],
         "differences": differences,
-        "verdicts": _verdicts(differences[1][1]),
+        "verdicts": _verdicts(differences[-1][1]),
         "rank_test": rank_test_sentence(len(results.seeds)),
         "curves": plots.convergence(results),
-        "bars": {level: plots.bars(results, level, n_classes=classes) for level in LEVELS},
+        "bars": {level: plots.bars(results, level, n_classes=classes) for level in levels},
         "facts": facts,
         "tested": _tested(results),
         "excluded": _excluded(facts),
@@ -88,6 +90,10 @@ def _context(results: Results) -> dict[str, Any]:
         "max_rows": MAX_ROWS,
         "max_absences": 100,
     }
+
+
+def _is_filled(table: Table) -> bool:
+    return any(cell.mean is not None for row in table.rows for cell in row.cells)
 
 
 def _facts_of_run(results: Results) -> list[tuple[str, str]]:
@@ -117,9 +123,9 @@ def _facts_of_run(results: Results) -> list[tuple[str, str]]:
 
 def _chosen(results: Results) -> str:
     rules = {str(run.summary.get("choose", "not recorded")) for run in results.runs.values()}
-    rounds = sorted({int(run.summary["chosen_round"]) for run in results.runs.values() if "chosen_round" in run.summary})
-    span = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}" if rounds else "round not recorded"
-    return f"{', '.join(sorted(rules))} ({span})"
+    rounds = {run.summary["chosen_round"] for run in results.runs.values() if "chosen_round" in run.summary}
+    chosen = f"round {as_ranges(map(int, rounds))}" if rounds else "round not recorded"
+    return f"{', '.join(sorted(rules))} ({chosen})"
 
 
 def _time(results: Results) -> str:
@@ -136,23 +142,23 @@ def _classes(results: Results) -> int:
 
 
 def _verdicts(differences: Sequence[Difference]) -> list[str]:
-    """Put the subject-level bootstrap into plain words, one sentence a method."""
-    sentences = []
+    """Sort the methods by what the bootstrap says of them, in words."""
+    groups: dict[str, list[str]] = {"higher": [], "lower": [], "not distinguishable": []}
     for difference in differences:
-        if difference.subjects_interval is None:
-            continue
-        low, high = difference.subjects_interval
-        word = "higher than" if low > 0 else "lower than" if high < 0 else "not distinguishable from"
-        sentences.append(f"{difference.method} is {word} the first method")
-    return sentences
+        if difference.subjects_interval is not None:
+            low, high = difference.subjects_interval
+            groups["higher" if low > 0 else "lower" if high < 0 else "not distinguishable"].append(difference.method)
+    return [f"{word}: {', '.join(methods)}" for word, methods in groups.items() if methods]
 
 
 def _tested(results: Results) -> dict[str, tuple[int, int, str]]:
-    """Per site: tested windows and subjects over all seeds of the first method that has runs, and share of the larger class."""
+    """Per site: windows and subjects tested over all seeds of one method, and the share of the larger class."""
     runs = next(results.of(method) for method in results.methods if results.of(method))
     tested = {}
     for site in results.sites:
-        windows, subjects = (sum(run.scores[level][site].samples for run in runs if site in run.scores[level]) for level in LEVELS)
+        at_site = [run.scores for run in runs if site in run.scores["window"]]
+        windows = sum(scores["window"][site].samples for scores in at_site)
+        subjects = sum(scores["subject"][site].samples for scores in at_site if site in scores["subject"])
         try:
             share = f"{100 * largest_class(runs, site):.1f}"
         except DataError:
@@ -171,7 +177,9 @@ def _excluded(facts: Sequence[SiteFacts]) -> list[tuple[str, str, int, str]]:
 
 
 def _edges(results: Results, facts: Sequence[SiteFacts], table: Table) -> tuple[EdgeRanking | None, str]:
-    scored = [(row.cells[-1].mean, row.method) for row in table.rows if not row.source and row.cells[-1].mean is not None]
+    scored = [
+        (row.cells[-1].mean, row.method) for row in table.rows if not row.source and row.cells[-1].mean is not None
+    ]
     if not scored:
         return None, "no method has a score at every site"
     method = max(scored, key=lambda pair: pair[0])[1]
@@ -182,22 +190,25 @@ def _edges(results: Results, facts: Sequence[SiteFacts], table: Table) -> tuple[
 
 
 def _commands(results: Results) -> list[str]:
-    """The commands as they were called; a comparison's runs share theirs."""
-    calls = [run.details.get("command") or [] for run in results.runs.values()]
+    """Give the commands as they were called, each once."""
+    calls = [results.command] if results.command else [run.details.get("command") for run in results.runs.values()]
     texts = [shlex.join([Path(str(call[0])).name, *map(str, call[1:])]) for call in calls if call]
     return list(dict.fromkeys(texts))
 
 
 def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.1f}"
+    if value is None:
+        return "-"
+    is_tiny = value != 0 and abs(value) < 0.05  # "-0.0" would hide on which side of zero it lies
+    return (f"{value:+.2f}" if is_tiny else f"{value:+.1f}").replace("-", "\u2212")
 
 
 def _effect(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.2f}"
+    return "-" if value is None else f"{value:+.2f}".replace("-", "\u2212")
 
 
 def _interval(pair: tuple[float, float] | None) -> str:
-    return "-" if pair is None else f"{pair[0]:+.1f} to {pair[1]:+.1f}"
+    return "-" if pair is None else f"{_signed(pair[0])} to {_signed(pair[1])}"
 
 
 def _data_uri(image: str | bytes) -> str:

@@ -18,10 +18,21 @@ if TYPE_CHECKING:
 __all__ = ["bars", "colours", "convergence", "png", "site_statistics", "svg"]
 
 WIDTH = 10.0  # inches; the page shows figures at about this width
-# Okabe and Ito's palette without yellow (too pale on white) and with three of Tol's muted colours: safe for colour-blind readers
-_PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#888888")
+# Okabe and Ito's palette without yellow (too pale on white), with Tol's muted colours: safe for colour-blind readers
+_PALETTE = (
+    "#000000",
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#882255",
+    "#999933",
+    "#888888",
+)
 _DASHES = ("-", "--", "-.", ":")
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -44,15 +55,19 @@ def colours(methods: Sequence[str]) -> dict[str, str]:
 
 
 def convergence(results: Results) -> str | None:
-    """Draw validation accuracy and training loss over rounds: mean over sites, band of one standard deviation over seeds.
+    """Draw validation accuracy and training loss over rounds.
+
+    Lines are means over sites and seeds, bands one standard deviation over seeds.
 
     Returns:
         An SVG, or None when no run has a history.
     """
-    wanted = (("validation", "accuracy", 100.0, "validation accuracy (%)"), ("train", "loss", 1.0, "training loss"))
-    panels = [(label, lines) for *key, label in wanted if (lines := _curves(results, *key))]
+    accuracy = ("validation accuracy (%)", _curves(results, "validation", "accuracy", 100.0))
+    panels = [panel for panel in (accuracy, ("training loss", _curves(results, "train", "loss", 1.0))) if panel[1]]
     if not panels:
         return None
+    from matplotlib.ticker import MaxNLocator
+
     with _style():
         figure, axes = _axes(len(panels), height=3.9)
         for ax, (label, lines) in zip(axes, panels, strict=True):
@@ -61,7 +76,7 @@ def convergence(results: Results) -> str | None:
                 ax.plot(rounds, mean, color=colour, linestyle=_DASHES[k % 4], linewidth=1.6, label=method)
                 ax.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
             ax.set(xlabel="round", ylabel=f"{label},\nmean over sites")
-            ax.xaxis.get_major_locator().set_params(integer=True)
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _legend(figure, axes[0])
         return svg(figure)
 
@@ -85,7 +100,15 @@ def bars(results: Results, level: Level, *, n_classes: int = 2) -> str:
                 mean = statistics.fmean(values)
                 spread = statistics.stdev(values) if len(values) > 1 else 0.0
                 label = method if at == len(groups) - 1 else None
-                ax.bar(at + offset, mean - guess, width * 0.92, bottom=guess, color=palette[method], alpha=0.75, label=label)
+                ax.bar(
+                    at + offset,
+                    mean - guess,
+                    width * 0.92,
+                    bottom=guess,
+                    color=palette[method],
+                    alpha=0.75,
+                    label=label,
+                )
                 if len(values) > 1:
                     ax.errorbar(at + offset, mean, spread, color="#222222", capsize=2, linewidth=1)
                 jitter = np.linspace(-0.22, 0.22, len(values)) * width if len(values) > 1 else np.zeros(1)
@@ -117,7 +140,9 @@ def site_statistics(facts: Sequence[SiteFacts]) -> str | None:
         axes[1].margins(y=0.12)
         if all(fact.mean is not None for fact in known):
             _draw_spread(axes[2], {fact.site: fact.mean for fact in known}, "mean of a feature at the site")
-            _draw_spread(axes[3], {fact.site: fact.std for fact in known}, "standard deviation of a feature at the site")
+            _draw_spread(
+                axes[3], {fact.site: fact.std for fact in known}, "standard deviation of a feature at the site"
+            )
         else:
             for ax, key in zip(axes[2:], ("mean", "std"), strict=True):
                 values = [float(fact.summary.get(key, np.nan)) for fact in known]
@@ -201,7 +226,9 @@ def _draw_subjects(ax: "Axes", facts: Sequence[SiteFacts]) -> None:
     bottom = np.zeros(len(facts))
     for label, name in enumerate(names):
         counts = np.array([fact.subjects_per_class[label] for fact in facts])
-        drawn = ax.bar(sites, counts, bottom=bottom, width=0.6, label=name, color=("#56B4E9", "#D55E00", *_PALETTE)[label])
+        drawn = ax.bar(
+            sites, counts, bottom=bottom, width=0.6, label=name, color=("#56B4E9", "#D55E00", *_PALETTE)[label]
+        )
         ax.bar_label(drawn, [str(n) for n in counts], label_type="center", fontsize=9)
         bottom += counts
     ax.set(ylabel="subjects", title="subjects by class")

@@ -94,10 +94,10 @@ def tally(runs: Sequence[Run], site: str) -> Tally:
     sums = votes.groupby(level=0, sort=True)[["windows", "windows_right"]].sum()
     return Tally(
         subjects=tuple(str(s) for s in sums.index),
-        windows=sums["windows"].to_numpy(np.float64),
-        windows_right=sums["windows_right"].to_numpy(np.float64),
-        votes=right.size().to_numpy(np.float64),
-        votes_right=right.sum().to_numpy(np.float64),
+        windows=np.asarray(sums["windows"], np.float64),
+        windows_right=np.asarray(sums["windows_right"], np.float64),
+        votes=np.asarray(right.size(), np.float64),
+        votes_right=np.asarray(right.sum(), np.float64),
     )
 
 

@@ -13,7 +13,8 @@ __all__ = ["Published", "read_published"]
 class Published:
     """One block of published figures.
 
-    ``values[method][site]`` is (mean, standard deviation or None), both in percent. The site ``mean`` is the mean over sites.
+    ``values[method][site]`` is (mean, standard deviation or None), both in percent. The site called ``mean`` stands for
+    the mean over sites.
     """
 
     source: str

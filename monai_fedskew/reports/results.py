@@ -5,12 +5,24 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from monai_fedskew.errors import ConfigError, DataError
 from monai_fedskew.reports.published import Published, read_published
 
-__all__ = ["Event", "Level", "Mark", "Missing", "Results", "Run", "Score", "SiteData", "read_results", "read_run", "slug"]
+__all__ = [
+    "Event",
+    "Level",
+    "Mark",
+    "Missing",
+    "Results",
+    "Run",
+    "Score",
+    "SiteData",
+    "read_results",
+    "read_run",
+    "slug",
+]
 
 Level = Literal["window", "subject"]
 
@@ -101,11 +113,17 @@ class Results:
     published: tuple[Published, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     bundle: Mapping[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
 
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of all scored sites, in the order of the runs."""
         return tuple(dict.fromkeys(site for run in self.runs.values() for site in run.scores["window"]))
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Levels with scores: windows, and subjects where predictions name them."""
+        return tuple(level for level in get_args(Level) if any(run.scores[level] for run in self.runs.values()))
 
     @property
     def is_comparison(self) -> bool:
@@ -176,8 +194,10 @@ def read_run(folder: Path) -> Run:
     details, summary = _json(folder / "run.json"), _json(folder / "summary.json")
     history, events = _history(folder / "history.jsonl")
     try:
-        levels: tuple[Level, Level] = ("window", "subject")
-        scores = {level: {s: _score(v[level]) for s, v in summary["sites"].items()} for level in levels}
+        scores: dict[Level, dict[str, Score]] = {
+            level: {site: _score(by_level[level]) for site, by_level in summary["sites"].items() if level in by_level}
+            for level in get_args(Level)
+        }
         data = {
             site: SiteData(Path(v["data"]), int(v["samples"]), int(v["subjects"]), v.get("summary") or {})
             for site, v in details["sites"].items()
@@ -217,6 +237,7 @@ def _comparison(folder: Path) -> Results:
         published=read_published(plan.get("published")) + read_published(plan.get("plain"), source="plain script"),
         settings=plan.get("settings") or {},
         bundle=plan.get("bundle") or {},
+        command=tuple(map(str, plan.get("command") or ())),
     )
 
 
@@ -230,7 +251,7 @@ def _why_unfinished(place: Path) -> str:
 
 
 def _score(values: Mapping[str, Any]) -> Score:
-    return Score(values["accuracy"], values.get("balanced_accuracy"), values.get("auc"), int(values["samples"]))
+    return Score(values.get("accuracy"), values.get("balanced_accuracy"), values.get("auc"), int(values["samples"]))
 
 
 def _history(file: Path) -> tuple[tuple[Mark, ...], tuple[Event, ...]]:

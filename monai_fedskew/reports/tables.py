@@ -3,7 +3,7 @@
 import csv
 import io
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 
 from monai_fedskew.reports.results import Level, Results, Run
 
-__all__ = ["MEAN", "Cell", "Row", "Table", "best", "summarise", "to_csv", "to_text"]
+__all__ = ["MEAN", "Cell", "Metric", "Row", "Table", "best", "is_best", "summarise", "to_csv", "to_text"]
 
 MEAN = "mean"
 Metric = Literal["accuracy", "balanced_accuracy", "auc"]
@@ -20,7 +20,10 @@ Metric = Literal["accuracy", "balanced_accuracy", "auc"]
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean and standard deviation over seeds, in percent; None where there is nothing to show."""
+    """Mean and standard deviation over seeds, in percent; None where there is nothing to show.
+
+    ``seeds`` is 0 for a figure from elsewhere.
+    """
 
     mean: float | None = None
     std: float | None = None
@@ -29,7 +32,9 @@ class Cell:
     def __str__(self) -> str:
         if self.mean is None:
             return "-"
-        return f"{self.mean:.1f} ± " + ("-" if self.std is None else f"{self.std:.1f}")
+        if self.std is None:
+            return f"{self.mean:.1f} ± -" if self.seeds else f"{self.mean:.1f}"
+        return f"{self.mean:.1f} ± {self.std:.1f}"
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,9 @@ class Table:
 def summarise(results: Results, level: Level = "window", *, metric: Metric = "accuracy") -> Table:
     """Summarise all runs at one level.
 
-    Per site: mean over seeds and standard deviation with ddof=1, in percent. The mean over sites is unweighted; it is taken
-    within each seed and then summarised over seeds, using only seeds in which every site has a score. The worst site is
-    the one with the lowest mean over seeds.
+    Per site: mean over seeds and standard deviation with ddof=1, in percent. The mean over sites is unweighted; it is
+    taken within each seed and then summarised over seeds, using only seeds in which every site has a score. The worst
+    site is the one with the lowest mean over seeds.
 
     Args:
         results: what :func:`read_results` returned.
@@ -85,6 +90,11 @@ def best(table: Table) -> tuple[float | None, ...]:
     columns = [[row.cells[k].mean for row in own] for k in range(len(table.columns))]
     columns.append([row.worst.mean for row in own])
     return tuple(max((v for v in column if v is not None), default=None) for column in columns)
+
+
+def is_best(cell: Cell, top: float | None) -> bool:
+    """Tell whether a cell reaches the highest value of its column, as far as the printed digit shows."""
+    return cell.mean is not None and top is not None and f"{cell.mean:.1f}" == f"{top:.1f}"
 
 
 def to_csv(tables: Iterable[Table]) -> str:
@@ -115,11 +125,12 @@ def to_text(table: Table, *, width: int = 120) -> str:
     for k, row in enumerate(table.rows):
         worst = f"{row.worst} {row.worst_site}" if row.worst.mean is not None else "-"
         texts = [*(str(cell) for cell in row.cells), worst]
-        means = [*(cell.mean for cell in row.cells), row.worst.mean]
-        is_best = [several and not row.source and m is not None and m == t for m, t in zip(means, tops, strict=True)]
-        stars = [f"{text} *" if top else text for text, top in zip(texts, is_best, strict=True)]
+        marked = [
+            several and not row.source and is_best(c, t) for c, t in zip((*row.cells, row.worst), tops, strict=True)
+        ]
+        stars = [f"{text} *" if mark else text for text, mark in zip(texts, marked, strict=True)]
         last_own = not row.source and k + 1 < len(table.rows) and bool(table.rows[k + 1].source)
-        drawn.add_row(row.method, *stars, row.source + (": " if row.source and row.note else "") + row.note, end_section=last_own)
+        drawn.add_row(row.method, *stars, row.source or row.note, end_section=last_own)
     out = io.StringIO()
     Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(drawn)
     return out.getvalue() + ("* highest of the methods run here\n" if several else "")
@@ -131,9 +142,16 @@ def _row(results: Results, method: str, level: Level, metric: Metric) -> Row:
     per_site = [_cell(v for run in runs if (v := _value(run, level, site, metric)) is not None) for site in sites]
     whole = [[_value(run, level, site, metric) for site in sites] for run in runs]
     means = [statistics.fmean(v for v in row if v is not None) for row in whole if row and None not in row]
-    scored = [(cell.mean, site, cell) for site, cell in zip(sites, per_site, strict=True) if cell.mean is not None]
-    _, worst_site, worst = min(scored, key=lambda s: s[0]) if scored else (None, "", Cell())
+    worst_site, worst = _lowest(sites, per_site)
     return Row(method, (*per_site, _cell(means)), worst_site, worst, note=_note(results, runs, method, len(means)))
+
+
+def _lowest(sites: Sequence[str], cells: Sequence[Cell]) -> tuple[str, Cell]:
+    scored = [(cell.mean, site, cell) for site, cell in zip(sites, cells, strict=True) if cell.mean is not None]
+    if not scored:
+        return "", Cell()
+    _, site, cell = min(scored, key=lambda one: one[0])
+    return site, cell
 
 
 def _note(results: Results, runs: tuple[Run, ...], method: str, complete: int) -> str:
@@ -156,8 +174,7 @@ def _published_rows(results: Results, level: Level) -> list[Row]:
                 continue
             complete = known and len(known) == len(shown)
             mean = Cell(*figures[MEAN]) if MEAN in figures else Cell(statistics.fmean(known)) if complete else Cell()
-            pairs = [(cell.mean, s, cell) for s, cell in zip(results.sites, shown, strict=True) if cell.mean is not None]
-            _, site, worst = min(pairs, key=lambda p: p[0]) if complete else (None, "", Cell())
+            site, worst = _lowest(results.sites, shown) if complete else ("", Cell())
             rows.append(Row(method, (*shown, mean), site, worst, source=block.source))
     return rows
 

@@ -25,7 +25,9 @@ class Window:
     prediction: int
 
 
-def write_site(folder: Path, site: str, *, subjects: int = 10, windows: int = 4, regions: int = 5, has_xyz: bool = True) -> Path:
+def write_site(
+    folder: Path, site: str, *, subjects: int = 10, windows: int = 4, regions: int = 5, has_xyz: bool = True
+) -> Path:
     """Write a prepared site with random edges; returns its folder."""
     place = folder / site
     place.mkdir(parents=True)
@@ -65,12 +67,20 @@ def windows_of(site_folder: Path, accuracy: float, seed: int, *, folds: int = 5)
             ease = rng.normal(0, 0.15)
             for row in range(subject["start"], subject["stop"]):
                 right = rng.random() < accuracy + ease
-                found.append(Window(subject["id"], row, subject["label"], subject["label"] if right else 1 - subject["label"]))
+                found.append(
+                    Window(subject["id"], row, subject["label"], subject["label"] if right else 1 - subject["label"])
+                )
     return found
 
 
 def write_run(
-    folder: Path, method: str, seed: int, data: dict[str, Path], predictions: dict[str, list[Window]], *, rounds: int = 3
+    folder: Path,
+    method: str,
+    seed: int,
+    data: dict[str, Path],
+    predictions: dict[str, list[Window]],
+    *,
+    rounds: int = 3,
 ) -> Path:
     """Write a RUN folder whose scores follow from the predictions."""
     folder.mkdir(parents=True)
@@ -81,11 +91,24 @@ def write_run(
         "versions": {"monai_fedskew": "0.1.0", "torch": "2.13.0", "monai": "1.6.1"},
         "method": method,
         "seed": seed,
-        "settings": {"rounds": rounds, "local_epochs": 1, "fraction": 1.0, "weights": "equal", "choose": "last", "threads": 1},
+        "settings": {
+            "rounds": rounds,
+            "local_epochs": 1,
+            "fraction": 1.0,
+            "weights": "equal",
+            "choose": "last",
+            "threads": 1,
+        },
         "bundle": {"name": "abide_connectome", "path": "bundles/abide_connectome", "sha256": "ab" * 32},
         "overrides": {},
         "sites": {
-            site: {"data": str(place), "manifest_sha256": "cd" * 32, "samples": 32, "subjects": 8, "summary": {"mean": 0.2, "std": 0.3}}
+            site: {
+                "data": str(place),
+                "manifest_sha256": "cd" * 32,
+                "samples": 32,
+                "subjects": 8,
+                "summary": {"mean": 0.2, "std": 0.3},
+            }
             for site, place in data.items()
         },
         "parts": [],
@@ -94,7 +117,10 @@ def write_run(
     (folder / "run.json").write_text(json.dumps(details))
     for site, windows in predictions.items():
         _write_site_bundle(folder / "sites" / site, windows, features[site], seed)
-    sites = {site: {level: _scores(windows, level) for level in ("window", "subject")} for site, windows in predictions.items()}
+    sites = {
+        site: {level: _scores(windows, level) for level in ("window", "subject")}
+        for site, windows in predictions.items()
+    }
     summary = {
         "schema": 1,
         "method": method,
@@ -177,8 +203,24 @@ def _write_history(file: Path, sites: tuple[str, ...], rounds: int, seed: int) -
     for number in range(rounds + 1):
         for site in sites:
             value = 0.5 + 0.03 * number + 0.01 * seed
-            lines.append({"round": number, "site": site, "split": "validation", "metric": "accuracy", "value": value, "samples": 8})
+            lines.append(
+                {
+                    "round": number,
+                    "site": site,
+                    "split": "validation",
+                    "metric": "accuracy",
+                    "value": value,
+                    "samples": 8,
+                }
+            )
             if number:
-                loss = {"round": number, "site": site, "split": "train", "metric": "loss", "value": 0.7 / number, "samples": 32}
+                loss = {
+                    "round": number,
+                    "site": site,
+                    "split": "train",
+                    "metric": "loss",
+                    "value": 0.7 / number,
+                    "samples": 32,
+                }
                 lines += [loss, {"round": number, "site": site, "event": "trained", "reason": ""}]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
