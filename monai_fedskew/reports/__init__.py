@@ -42,8 +42,9 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     """
     from monai_fedskew.reports.html import write_page
 
-    target = out or folder / "report.html"
-    write_page(read_results(folder), target)
+    results, target = read_results(folder), out or folder / "report.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_page(results, target)
     return target
 
 

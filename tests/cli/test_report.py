@@ -1,0 +1,46 @@
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from monai_fedskew.cli.report import report
+from monai_fedskew.errors import ConfigError
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "reports"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small comparison."""
+    from folders import write_comparison
+
+    return write_comparison(tmp_path / "compare", {"local": 0.5, "fedbn": 0.7}, (0, 1))
+
+
+def test_report_writes_the_page_and_prints_path_and_table(folder: Path) -> None:
+    """`report DIR` leaves report.html and table.csv in DIR and prints where they are."""
+    done = CliRunner().invoke(report, [str(folder)], catch_exceptions=False)
+
+    assert done.exit_code == 0
+    assert (folder / "report.html").is_file()
+    assert f"report: {folder / 'report.html'}" in done.output
+    assert (folder / "table.csv").is_file()
+    assert "worst site" in done.output
+
+
+def test_report_takes_another_file(folder: Path, tmp_path: Path) -> None:
+    """`--out` says where the page goes; its folder is made."""
+    out = tmp_path / "pages" / "mine.html"
+
+    done = CliRunner().invoke(report, [str(folder), "--out", str(out)], catch_exceptions=False)
+
+    assert done.exit_code == 0
+    assert out.is_file()
+    assert not (folder / "report.html").exists()
+
+
+def test_report_of_another_folder_is_refused(tmp_path: Path) -> None:
+    """A folder that is neither is a wrong call that names what is missing."""
+    with pytest.raises(ConfigError, match=r"found neither compare.json"):
+        CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)

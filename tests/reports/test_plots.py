@@ -1,0 +1,50 @@
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from monai_fedskew.reports import plots
+from monai_fedskew.reports.facts import site_facts
+from monai_fedskew.reports.results import read_results
+
+
+def test_a_method_has_one_colour_and_ten_differ() -> None:
+    """Colours follow the order of the study and do not repeat within ten methods."""
+    methods = [f"m{k}" for k in range(10)]
+
+    assert len(set(plots.colours(methods).values())) == 10
+    assert plots.colours(methods)["m3"] == plots.colours(methods[:5])["m3"]
+
+
+def test_figures_are_valid_svg_of_the_page_width(comparison: Path) -> None:
+    """Every figure is well-formed SVG, at most ten inches (720 points) wide but for a margin."""
+    results = read_results(comparison)
+    drawn = [
+        plots.convergence(results),
+        plots.bars(results, "window"),
+        plots.bars(results, "subject"),
+        plots.site_statistics(site_facts(results)),
+    ]
+
+    for image in drawn:
+        assert image is not None
+        width = float(ElementTree.fromstring(image).attrib["width"].removesuffix("pt"))
+        assert 500 < width < 760
+
+
+def test_drawing_leaves_pyplot_alone(comparison: Path) -> None:
+    """No figure stays registered with pyplot after drawing."""
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    plots.bars(read_results(comparison), "window")
+
+    assert plt.get_fignums() == before
+
+
+def test_a_run_without_history_has_no_curves(comparison: Path) -> None:
+    """Nothing recorded, nothing drawn."""
+    from dataclasses import replace
+
+    results = read_results(comparison)
+    bare = replace(results, runs={key: replace(run, history=()) for key, run in results.runs.items()})
+
+    assert plots.convergence(bare) is None
