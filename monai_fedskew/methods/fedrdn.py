@@ -71,8 +71,11 @@ class RandomSiteNorm(Part):
 
     def merge(self, memory: State, reports: Mapping[str, State], n_sites: int) -> State:
         """Add the reported pairs to those known, after checking that all were measured alike."""
+        if not reports:
+            return memory
         merged = {**memory, **nest(reports)}
-        require_comparable(_sites(merged))
+        found = sorted(unnest(merged).items())
+        require_comparable([SiteStatistics.from_state(site, state) for site, state in found])
         return merged
 
 
@@ -93,14 +96,14 @@ class _Bound(Bound):
         return self._own
 
     def receive(self, cast: Broadcast) -> None:
-        sites = _sites(cast.aux[self._part.name])
-        known = [found.site for found in sites]
-        if self._site.name not in known:
+        pairs = unnest(cast.aux.get(self._part.name, {}))
+        if self._site.name not in pairs:
             raise StateError(
-                f"site {self._site.name}: fedrdn knows no statistics of it; known sites: {', '.join(known) or 'none'}. "
-                "Survey the site before its first round"
+                f"site {self._site.name}: fedrdn knows no statistics of it; known sites: "
+                f"{', '.join(sorted(pairs)) or 'none'}. Survey the site before its first round"
             )
-        self._by_any = SiteNormaliser.of(sites)
+        mean, std = (torch.stack([pairs[site][entry] for site in sorted(pairs)]) for entry in ("mean", "std"))
+        self._by_any = SiteNormaliser(mean, std)
 
     def private(self) -> State:
         return self._own
@@ -126,10 +129,6 @@ class _Bound(Bound):
         if self._by_own is None:
             raise StateError(f"site {self._site.name}: fedrdn has no statistics; survey the site first")
         return self._by_own(inputs), targets
-
-
-def _sites(memory: State) -> list[SiteStatistics]:
-    return [SiteStatistics.from_state(site, state) for site, state in sorted(unnest(memory).items())]
 
 
 def _warn_normalised(own: SiteStatistics) -> None:

@@ -5,12 +5,10 @@ from monai_fedskew.transforms.statistics import (
     SiteStatistics,
     StdMode,
     measure,
-    read_statistics,
-    read_table,
     require_comparable,
     require_definition,
-    write_statistics,
 )
+from monai_fedskew.transforms.table import read_statistics, read_table, write_statistics
 
 __all__ = [
     "NormaliseBatch",

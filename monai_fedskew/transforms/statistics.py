@@ -1,11 +1,9 @@
 """Mean and standard deviation of a site's inputs: what per-site normalisation and FedRDN stand on."""
 
-import json
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Literal, cast, get_args
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,18 +12,16 @@ from monai_fedskew.core.state import State
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = [
+    "STD_MODES",
     "SiteStatistics",
     "StdMode",
     "measure",
-    "read_statistics",
-    "read_table",
     "require_comparable",
     "require_definition",
-    "write_statistics",
 ]
 
 StdMode = Literal["image", "pooled"]
-_MODES: tuple[StdMode, ...] = get_args(StdMode)
+STD_MODES: tuple[StdMode, ...] = get_args(StdMode)
 _NAMED = 5  # at most so many channels are spelled out in a warning
 
 
@@ -59,7 +55,7 @@ class SiteStatistics:
         return {
             "mean": torch.tensor(self.mean, dtype=torch.float64),
             "std": torch.tensor(self.std, dtype=torch.float64),
-            "std_mode": torch.tensor(_MODES.index(self.std_mode)),
+            "std_mode": torch.tensor(STD_MODES.index(self.std_mode)),
             "ddof": torch.tensor(self.ddof),
             "samples": torch.tensor(self.samples),
         }
@@ -71,7 +67,7 @@ class SiteStatistics:
             site,
             tuple(state["mean"].tolist()),
             tuple(state["std"].tolist()),
-            _MODES[int(state["std_mode"])],
+            STD_MODES[int(state["std_mode"])],
             int(state["ddof"]),
             int(state["samples"]),
         )
@@ -122,8 +118,8 @@ def require_definition(what: str, std_mode: str | None, ddof: int) -> None:
 
     >>> require_definition("method sitenorm", "pooled", 1)
     """
-    if std_mode not in (None, *_MODES):
-        raise ConfigError(f"{what}: std={std_mode!r} must be one of {', '.join(_MODES)} or none")
+    if std_mode not in (None, *STD_MODES):
+        raise ConfigError(f"{what}: std={std_mode!r} must be one of {', '.join(STD_MODES)} or none")
     if isinstance(ddof, bool) or ddof not in (0, 1):
         raise ConfigError(f"{what}: ddof={ddof!r} must be 0 or 1")
 
@@ -148,70 +144,6 @@ def require_comparable(statistics: Iterable[SiteStatistics]) -> None:
                 f"site {other.site} has statistics of {len(other.mean)} channels, site {first.site} of "
                 f"{len(first.mean)}; all sites need the same channels in the same order"
             )
-
-
-def write_statistics(file: Path, statistics: SiteStatistics) -> None:
-    """Write statistics as JSON; every number comes back exactly.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "A.json"
-    >>> write_statistics(file, SiteStatistics("A", (0.1,), (1.0,), "image", 1, 10))
-    >>> read_statistics(file).mean
-    (0.1,)
-    """
-    file.write_text(json.dumps(asdict(statistics), indent=1) + "\n", encoding="utf-8")
-
-
-def read_statistics(file: Path) -> SiteStatistics:
-    """Read what ``write_statistics`` wrote.
-
-    Raises:
-        DataError: the file is absent, is not JSON, or lacks a key or holds a wrong value.
-    """
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-        found = SiteStatistics(
-            str(raw["site"]),
-            tuple(float(v) for v in raw["mean"]),
-            tuple(float(v) for v in raw["std"]),
-            cast(StdMode, raw["std_mode"]),
-            int(raw["ddof"]),
-            int(raw["samples"]),
-        )
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror}); give a statistics file") from error
-    except KeyError as error:
-        raise DataError(f"{file}: key {error} is missing; write the file with write_statistics") from error
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{file}: {error}; write the file with write_statistics") from error
-    if found.std_mode not in _MODES or found.ddof not in (0, 1) or len(found.mean) != len(found.std):
-        raise DataError(
-            f"{file}: std_mode={found.std_mode!r} must be one of {', '.join(_MODES)}, ddof={found.ddof} 0 or 1, and "
-            f"mean and std ({len(found.mean)} and {len(found.std)} numbers) of one length"
-        )
-    return found
-
-
-def read_table(files: Iterable[Path], *, own: str) -> Mapping[str, SiteStatistics]:
-    """Read the statistics of several sites, sorted by site.
-
-    Args:
-        files: one JSON file a site.
-        own: the site that will be evaluated with its own pair; it must be among them.
-
-    Raises:
-        DataError: sites measured differently (both are named), a site twice, or ``own`` unknown.
-    """
-    table: dict[str, SiteStatistics] = {}
-    for file in files:
-        found = read_statistics(file)
-        if found.site in table:
-            raise DataError(f"{file}: site {found.site} is given twice; one file a site")
-        table[found.site] = found
-    require_comparable(table.values())
-    if own not in table:
-        raise DataError(f"site {own!r} has no statistics; known sites: {', '.join(sorted(table)) or 'none'}")
-    return dict(sorted(table.items()))
 
 
 @dataclass(frozen=True)

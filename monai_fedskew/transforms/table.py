@@ -1,0 +1,76 @@
+"""Statistics of sites as files, and the table of several sites."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+from monai_fedskew.errors import DataError
+from monai_fedskew.transforms.statistics import STD_MODES, SiteStatistics, StdMode, require_comparable
+
+__all__ = ["read_statistics", "read_table", "write_statistics"]
+
+
+def write_statistics(file: Path, statistics: SiteStatistics) -> None:
+    """Write statistics as JSON; every number comes back exactly.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "A.json"
+    >>> write_statistics(file, SiteStatistics("A", (0.1,), (1.0,), "image", 1, 10))
+    >>> read_statistics(file).mean
+    (0.1,)
+    """
+    file.write_text(json.dumps(asdict(statistics), indent=1) + "\n", encoding="utf-8")
+
+
+def read_statistics(file: Path) -> SiteStatistics:
+    """Read what ``write_statistics`` wrote.
+
+    Raises:
+        DataError: the file is absent, is not JSON, or lacks a key or holds a wrong value.
+    """
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        found = SiteStatistics(
+            str(raw["site"]),
+            tuple(float(v) for v in raw["mean"]),
+            tuple(float(v) for v in raw["std"]),
+            cast(StdMode, raw["std_mode"]),
+            int(raw["ddof"]),
+            int(raw["samples"]),
+        )
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror}); give a statistics file") from error
+    except KeyError as error:
+        raise DataError(f"{file}: key {error} is missing; write the file with write_statistics") from error
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{file}: {error}; write the file with write_statistics") from error
+    if found.std_mode not in STD_MODES or found.ddof not in (0, 1) or len(found.mean) != len(found.std):
+        raise DataError(
+            f"{file}: std_mode={found.std_mode!r} must be one of {', '.join(STD_MODES)}, ddof={found.ddof} 0 or 1, and "
+            f"mean and std ({len(found.mean)} and {len(found.std)} numbers) of one length"
+        )
+    return found
+
+
+def read_table(files: Iterable[Path], *, own: str) -> Mapping[str, SiteStatistics]:
+    """Read the statistics of several sites, sorted by site.
+
+    Args:
+        files: one JSON file a site.
+        own: the site that will be evaluated with its own pair; it must be among them.
+
+    Raises:
+        DataError: sites measured differently (both are named), a site twice, or ``own`` unknown.
+    """
+    table: dict[str, SiteStatistics] = {}
+    for file in files:
+        found = read_statistics(file)
+        if found.site in table:
+            raise DataError(f"{file}: site {found.site} is given twice; one file a site")
+        table[found.site] = found
+    require_comparable(table.values())
+    if own not in table:
+        raise DataError(f"site {own!r} has no statistics; known sites: {', '.join(sorted(table)) or 'none'}")
+    return dict(sorted(table.items()))
