@@ -76,6 +76,7 @@ def _context(results: Results) -> dict[str, Any]:
         "differences": differences,
         "verdicts": _verdicts(differences[-1][1]),
         "rank_test": rank_test_sentence(len(results.seeds)),
+        "has_validation": any(mark.split == "validation" for run in results.runs.values() for mark in run.history),
         "curves": plots.convergence(results),
         "bars": {level: plots.bars(results, level, n_classes=classes) for level in levels},
         "facts": facts,
@@ -111,14 +112,21 @@ def _facts_of_run(results: Results) -> list[tuple[str, str]]:
         ("rounds", f"{settings.get('rounds', '?')}, local epochs in each: {settings.get('local_epochs', '?')}"),
         ("updates weighed by", _WEIGHTS.get(weights, weights)),
         ("model scored", _chosen(results)),
-        ("overrides", ", ".join(f"{k}={v}" for k, v in run.details.get("overrides", {}).items()) or "none"),
+        ("overrides", _overrides(results)),
         ("started", str(run.details.get("started", "not recorded"))),
         ("time", _time(results)),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded"),
     ]
-    shown = {"rounds", "local_epochs", "weights", "choose"}
+    shown = {"rounds", "local_epochs", "weights", "choose", "seed"}
     rest = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items() if key not in shown)
     return [*rows, ("other settings", rest)] if rest else rows
+
+
+def _overrides(results: Results) -> str:
+    """Write the overrides that all runs share; others (the fold) differ from seed to seed."""
+    first, *rest = [dict(run.details.get("overrides") or {}) for run in results.runs.values()]
+    shared = [f"{key}={value}" for key, value in first.items() if all(other.get(key) == value for other in rest)]
+    return ", ".join(shared) or "none"
 
 
 def _chosen(results: Results) -> str:

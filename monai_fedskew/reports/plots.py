@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["bars", "colours", "convergence", "png", "site_statistics", "svg"]
 
 WIDTH = 10.0  # inches; the page shows figures at about this width
-# Okabe and Ito's palette without yellow (too pale on white), with Tol's muted colours: safe for colour-blind readers
-_PALETTE = (
-    "#000000",
+# Okabe and Ito's palette without yellow and black, with Tol's muted colours: safe for colour-blind readers
+_PALETTE = [
+    "#444444",
     "#0072B2",
     "#D55E00",
     "#009E73",
@@ -29,8 +29,8 @@ _PALETTE = (
     "#56B4E9",
     "#882255",
     "#999933",
-    "#888888",
-)
+    "#AA4499",
+]
 _DASHES = ("-", "--", "-.", ":")
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -49,7 +49,7 @@ def colours(methods: Sequence[str]) -> dict[str, str]:
 
     Example:
         >>> colours(["local", "fedavg"])
-        {'local': '#000000', 'fedavg': '#0072B2'}
+        {'local': '#444444', 'fedavg': '#0072B2'}
     """
     return {method: _PALETTE[k % len(_PALETTE)] for k, method in enumerate(methods)}
 
@@ -91,7 +91,7 @@ def bars(results: Results, level: Level, *, n_classes: int = 2) -> str:
     palette = colours(results.methods)
     with _style():
         figure, (ax,) = _axes(1, height=3.9)
-        width = 0.84 / len(results.methods)
+        width = min(0.84 / len(results.methods), 0.3)
         for k, method in enumerate(results.methods):
             offset = (k - (len(results.methods) - 1) / 2) * width
             for at, values in enumerate(_bar_values(results, method, level)):

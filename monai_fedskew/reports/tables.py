@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -116,24 +117,28 @@ def to_text(table: Table, *, width: int = 120) -> str:
     """Draw a table for a terminal of ``width`` characters; the best own value of each column has a star behind it."""
     tops = best(table)
     several = sum(not row.source for row in table.rows) > 1
-    drawn = RichTable(title=f"{table.metric.replace('_', ' ')}, {table.level} level, percent (mean ± std over seeds)")
-    drawn.add_column("method", no_wrap=True)
+    title = f"{table.metric.replace('_', ' ')}, {table.level} level, percent (mean ± std over seeds)"
+    drawn = RichTable(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="")
+    drawn.add_column("method", min_width=max(len(row.method) for row in table.rows), max_width=30)
     for column in table.columns:
-        drawn.add_column("mean over sites" if column == MEAN else column, justify="right")
+        drawn.add_column("mean over sites" if column == MEAN else column, justify="right", min_width=11)
     drawn.add_column("worst site", justify="right")
-    drawn.add_column("note")
     for k, row in enumerate(table.rows):
         worst = f"{row.worst} {row.worst_site}" if row.worst.mean is not None else "-"
         texts = [*(str(cell) for cell in row.cells), worst]
         marked = [
             several and not row.source and is_best(c, t) for c, t in zip((*row.cells, row.worst), tops, strict=True)
         ]
-        stars = [f"{text} *" if mark else text for text, mark in zip(texts, marked, strict=True)]
-        last_own = not row.source and k + 1 < len(table.rows) and bool(table.rows[k + 1].source)
-        drawn.add_row(row.method, *stars, row.source or row.note, end_section=last_own)
+        stars = [f"{text}*" if mark else text for text, mark in zip(texts, marked, strict=True)]
+        following = table.rows[k + 1].source if k + 1 < len(table.rows) else row.source
+        if row.source and (k == 0 or table.rows[k - 1].source != row.source):
+            drawn.add_row(f"{row.source}:")
+        drawn.add_row(row.method, *stars, end_section=following != row.source)
+    footnotes = ["* highest of the methods run here"] if several else []
+    footnotes += [f"{row.method}: {row.note}" for row in table.rows if row.note]
     out = io.StringIO()
     Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(drawn)
-    return out.getvalue() + ("* highest of the methods run here\n" if several else "")
+    return out.getvalue() + "".join(f"{note}\n" for note in footnotes)
 
 
 def _row(results: Results, method: str, level: Level, metric: Metric) -> Row:
