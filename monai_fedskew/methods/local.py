@@ -11,7 +11,7 @@ def local() -> Method:
 
     w_k = what site k finds by itself. Only a normalisation composes with it (``sitenorm+local``).
 
-    Paper: the SingleSet rows of Li et al. 2021, FedBN, arXiv 2102.07623.
+    Paper: Li et al. 2021, FedBN, arXiv 2102.07623 (SingleSet).
 
     >>> local().scope
     'local'

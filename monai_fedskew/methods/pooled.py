@@ -10,7 +10,7 @@ def pooled() -> Method:
 
     Simulator only; each site's data passes its own transforms first. Only a normalisation composes with it.
 
-    Paper: the centralised training of Li et al. 2021, FedBN, arXiv 2102.07623, appendix.
+    Paper: Li et al. 2021, FedBN, arXiv 2102.07623 (centralised training).
 
     >>> pooled().scope
     'pooled'

@@ -21,7 +21,7 @@ def sitenorm(std: StdMode | None = None, ddof: int = 1) -> Method:
 
     (x - mean_k) / std_k in training and evaluation, measured once on the training examples of site k.
 
-    Paper: the conventional normalisation that Yan et al. 2025, FedRDN, arXiv 2306.09363, is compared with.
+    Paper: Yan et al. 2025, FedRDN, arXiv 2306.09363 (conventional normalisation).
 
     Args:
         std: "image" averages each image's mean and std, "pooled" takes all values at once; None chooses "image" per
