@@ -1,5 +1,6 @@
 """What is known of each site's data: its manifest, and the mean and spread of each feature."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from monai_fedskew.data.manifest import DATA_FILES, SiteManifest, read_manifest
+from monai_fedskew.data.manifest import DATA_FILES, MANIFEST, SiteManifest, read_manifest
 from monai_fedskew.errors import DataError
-from monai_fedskew.reports.results import Results
+from monai_fedskew.reports.results import Results, SiteData
 
 __all__ = ["MAX_ROWS", "SiteFacts", "site_facts"]
 
@@ -20,10 +21,9 @@ MAX_ROWS = 2000
 class SiteFacts:
     """A site's data as a report sees it.
 
-    ``manifest`` is None when the data folder cannot be read any more; ``why`` then says so. ``mean`` and ``std``
-    (ddof=1) have shape (features,) and are taken over ``rows_used`` evenly spaced rows; None when the rows themselves
-    are not stored.
-    ``summary`` holds mean and std over all values as recorded by the run.
+    ``manifest`` is None when the data cannot be read any more or have changed since the run; ``why`` then says so.
+    ``mean`` and ``std`` (ddof=1) have shape (features,) and are taken over ``rows_used`` evenly spaced rows; None when
+    the rows themselves are not stored. ``summary`` holds mean and std over all values as recorded by the run.
     """
 
     site: str
@@ -55,14 +55,19 @@ def site_facts(results: Results, *, max_rows: int = MAX_ROWS) -> tuple[SiteFacts
         One entry a site, by name; an unreadable site has ``manifest=None`` and the reason.
     """
     data = {site: where for run in results.runs.values() for site, where in run.data.items()}
-    return tuple(_facts(site, data[site].folder, data[site].summary, max_rows) for site in sorted(data))
+    return tuple(_facts(site, data[site], max_rows) for site in sorted(data))
 
 
-def _facts(site: str, folder: Path, summary: Mapping[str, float], max_rows: int) -> SiteFacts:
+def _facts(site: str, data: SiteData, max_rows: int) -> SiteFacts:
+    folder, summary = data.folder, data.summary
     try:
         manifest = read_manifest(folder)
     except DataError as error:
         why = str(error) if folder.is_dir() else f"its data folder is gone ({folder})"
+        return SiteFacts(site, folder, None, why, summary=summary)
+    digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+    if data.manifest_sha256 not in ("", digest):
+        why = f"its data have been prepared again since the run ({folder})"
         return SiteFacts(site, folder, None, why, summary=summary)
     summary = summary or manifest.summary
     if manifest.store != "vectors" or manifest.n_rows < 2:

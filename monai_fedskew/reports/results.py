@@ -60,12 +60,13 @@ class Event:
 
 @dataclass(frozen=True)
 class SiteData:
-    """Where a site's prepared data lay when it trained, and how much was trained on."""
+    """Where a site's prepared data lay when it trained, how much there was, and the SHA-256 of its manifest file."""
 
     folder: Path
     samples: int
     subjects: int
     summary: Mapping[str, float]
+    manifest_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,10 +199,7 @@ def read_run(folder: Path) -> Run:
             level: {site: _score(by_level[level]) for site, by_level in summary["sites"].items() if level in by_level}
             for level in get_args(Level)
         }
-        data = {
-            site: SiteData(Path(v["data"]), int(v["samples"]), int(v["subjects"]), v.get("summary") or {})
-            for site, v in details["sites"].items()
-        }
+        data = {site: _site_data(content) for site, content in details["sites"].items()}
         return Run(folder, details["method"], int(details["seed"]), scores, data, history, events, details, summary)
     except KeyError as error:
         raise DataError(f"{folder}: run.json or summary.json lacks the key {error}; run it again") from error
@@ -248,6 +246,16 @@ def _why_unfinished(place: Path) -> str:
         return ""
     rounds = [int(p.name) for p in (place / "rounds").glob("*") if p.name.isdigit()]
     return f"did not finish (last checkpoint: round {max(rounds)})" if rounds else "did not finish"
+
+
+def _site_data(content: Mapping[str, Any]) -> SiteData:
+    return SiteData(
+        folder=Path(content["data"]),
+        samples=int(content["samples"]),
+        subjects=int(content["subjects"]),
+        summary=content.get("summary") or {},
+        manifest_sha256=content.get("manifest_sha256") or "",
+    )
 
 
 def _score(values: Mapping[str, Any]) -> Score:

@@ -1,6 +1,7 @@
 """Synthetic RUN and COMPARE folders that follow the contract of the simulator, with plain Python arithmetic."""
 
 import csv
+import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def write_run(
         "sites": {
             site: {
                 "data": str(place),
-                "manifest_sha256": "cd" * 32,
+                "manifest_sha256": hashlib.sha256((place / "manifest.json").read_bytes()).hexdigest(),
                 "samples": 32,
                 "subjects": 8,
                 "summary": {"mean": 0.2, "std": 0.3},

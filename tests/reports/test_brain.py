@@ -1,3 +1,4 @@
+import json
 import shutil
 from pathlib import Path
 
@@ -95,3 +96,17 @@ def test_data_that_are_gone_are_said_to_be(comparison: Path, tmp_path: Path) -> 
     assert all(fact.manifest is None and "data folder is gone" in fact.why for fact in facts)
     with pytest.raises(DataError, match="no site's data can be read any more .*NORTH: its data folder is gone"):
         rank_edges(results, facts, "local")
+
+
+def test_data_prepared_again_are_not_mistaken_for_those_of_the_run(comparison: Path, tmp_path: Path) -> None:
+    """When the manifest is another than the run recorded, the site's facts are left out and say why."""
+    run = shutil.copytree(comparison / "runs" / "local" / "seed0", tmp_path / "run")
+    details = json.loads((run / "run.json").read_text())
+    details["sites"]["NORTH"]["manifest_sha256"] = "0" * 64
+    (run / "run.json").write_text(json.dumps(details))
+
+    north, south = site_facts(read_results(run))
+
+    assert north.manifest is None
+    assert "prepared again since the run" in north.why
+    assert south.manifest is not None
