@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from monai_fedskew.data.abide.windows import constant_in_windows, n_windows, window_length
+from monai_fedskew.data.abide.sliding import constant_in_windows, n_windows, window_length
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["Edges", "Estimator", "connectomes"]

@@ -1,69 +1,61 @@
-"""Sliding windows over a series: how many, where they lie, and which regions stand still in them."""
+"""Rows of a site that keeps its series: windows are computed when they are asked for."""
+
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from monai_fedskew.errors import ConfigError
+from monai_fedskew.data.abide.connectome import Edges, Estimator, connectomes
+from monai_fedskew.data.manifest import DATA_FILES, SiteManifest, series_lengths
+from monai_fedskew.errors import DataError
 
-__all__ = ["constant_columns", "constant_in_windows", "n_windows", "window_length"]
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+__all__ = ["edges_of", "read_rows"]
 
 
-def n_windows(volumes: int, window: int, stride: int = 1) -> int:
-    """Count the windows of a scan: floor((volumes - window) / stride) + 1, and 0 for a scan shorter than the window.
+def read_rows(folder: Path, manifest: SiteManifest, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Read or compute some rows of a site, bit for bit those that `store="vectors"` holds.
 
     Args:
-        volumes: volumes of the scan.
-        window: volumes in a window, at least 3 (two points are always perfectly correlated).
-        stride: volumes from one window to the next, at least 1.
+        folder: the site's folder.
+        manifest: its manifest.
+        rows: row numbers, each 0 to rows - 1, in any order.
+
+    Returns:
+        (len(rows), features) float32.
 
     Raises:
-        ConfigError: window or stride is out of range.
+        DataError: a row number is out of range.
 
     Example:
-        >>> [n_windows(volumes, 32) for volumes in (176, 296, 236, 116, 31)]
-        [145, 265, 205, 85, 0]
+        >>> from monai_fedskew.data.abide.prepare import Options, prepare  # doctest: +SKIP
+        >>> prepare(Path("abide"), Path("out"), Options(store="series"))  # doctest: +SKIP
+        >>> read_rows(Path("out/NYU"), read_manifest(Path("out/NYU")), np.arange(3)).shape  # doctest: +SKIP
+        (3, 5995)
     """
-    if window < 3:
-        raise ConfigError(f"window={window}: a correlation needs at least 3 volumes")
-    if stride < 1:
-        raise ConfigError(f"stride={stride}: must be at least 1 volume")
-    return max(0, (volumes - window) // stride + 1)
+    rows = np.asarray(rows, np.int64)
+    if len(rows) and not (rows.min() >= 0 and rows.max() < manifest.n_rows):
+        raise DataError(f"site {manifest.site}: rows {rows.min()} to {rows.max()} asked for, it has {manifest.n_rows}")
+    data = np.load(Path(folder) / DATA_FILES[manifest.store], mmap_mode="r", allow_pickle=False)
+    if manifest.store == "vectors":
+        return np.asarray(data[rows], np.float32)
+    starts = np.cumsum([0, *series_lengths(manifest)])
+    out = np.empty((len(rows), manifest.n_features), np.float32)
+    owners = manifest.row_subjects[rows]
+    for owner in np.unique(owners):
+        mine = np.flatnonzero(owners == owner)
+        series = np.asarray(data[starts[owner] : starts[owner + 1]], np.float64)
+        out[mine] = connectomes(series, edges_of(manifest), windows=rows[mine] - manifest.subjects[owner].start)
+    return out
 
 
-def window_length(count: int, window: int, stride: int) -> int:
-    """Volumes that `count` windows cover together.
-
-    Example:
-        >>> window_length(145, 32, 1)
-        176
-    """
-    return (count - 1) * stride + window
-
-
-def constant_columns(series: Floats) -> Bools:
-    """Tell which columns of a (volumes, regions) series never change, shape (regions,).
-
-    Equality is exact: a standard deviation of a constant 0.1 is not exactly zero, its range is.
-
-    Example:
-        >>> constant_columns(np.array([[0.1, 1.0], [0.1, 2.0]])).tolist()
-        [True, False]
-    """
-    still: Bools = (series == series[:1]).all(axis=0)
-    return still
-
-
-def constant_in_windows(series: Floats, window: int) -> Bools:
-    """Tell which columns stand still in each window of stride 1, shape (volumes - window + 1, regions).
-
-    Example:
-        >>> constant_in_windows(np.array([[1.0], [1.0], [1.0], [2.0]]), 3).tolist()
-        [[True], [False]]
-    """
-    changes = np.zeros((len(series), series.shape[1]), np.int32)
-    np.cumsum(series[1:] != series[:-1], axis=0, out=changes[1:])
-    still: Bools = changes[window - 1 :] == changes[: len(series) - window + 1]
-    return still
+def edges_of(manifest: SiteManifest) -> Edges:
+    """Return how the edges of a site were, or are to be, computed."""
+    notes: dict[str, Any] = dict(manifest.notes)
+    return Edges(
+        window=manifest.window,
+        stride=manifest.stride,
+        estimator=cast(Estimator, manifest.estimator),
+        fisher_z=notes.get("fisher_z", "yes") == "yes",
+        clip_negative=notes.get("clip_negative", "no") == "yes",
+    )

@@ -1,0 +1,259 @@
+"""From ROI series to one prepared folder a site: the whole workflow, one subject at a time."""
+
+import hashlib
+import logging
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from monai_fedskew.data.abide.atlas import STRAY_LABEL
+from monai_fedskew.data.abide.connectome import Edges, connectomes
+from monai_fedskew.data.abide.phenotypes import LABEL_NAMES, Person, find_table, pick_sites, read_table
+from monai_fedskew.data.abide.report import write_report
+from monai_fedskew.data.abide.scans import (
+    ConstantRoi,
+    Exclude,
+    Rules,
+    find_regions,
+    find_scans,
+    read_scan,
+    usual_volumes,
+    without_files,
+)
+from monai_fedskew.data.abide.sliding import n_windows, window_length
+from monai_fedskew.data.abide.store import ArrayWriter, RunningMoments, open_array
+from monai_fedskew.data.manifest import DATA_FILES, Excluded, Region, SiteManifest, Store, Subject, write_manifest
+from monai_fedskew.errors import ConfigError, DataError
+
+__all__ = ["Options", "prepare"]
+
+Progress = Callable[[int, int, str], None]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `prepare` is asked for.
+
+    Args:
+        protocol: `fedbn` for the four hospitals of the FedBN paper, or None.
+        sites: names of sites; empty for all.
+        merge_samples: whether samples such as UM_1 and UM_2 become one site.
+        quality_checked: whether scans must have passed the raters' checks.
+        edges: how edges are computed.
+        constant_roi: what becomes of a subject with a region that stands still, see `Rules`.
+        exclude: the rule of exclusion, see `Rules`.
+        store: keep the `vectors`, or the `series`, from which rows are computed when asked for.
+    """
+
+    protocol: str | None = None
+    sites: tuple[str, ...] = ()
+    merge_samples: bool = False
+    quality_checked: bool = True
+    edges: Edges = field(default_factory=Edges)
+    constant_roi: ConstantRoi = "exclude"
+    exclude: Exclude = "dead-roi"
+    store: Store = "vectors"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot go together."""
+        if self.exclude == "fed-abide" and self.constant_roi == "zero":
+            raise ConfigError("exclude=fed-abide leaves out every scan with a constant ROI: constant_roi=zero is void")
+
+    @property
+    def rules(self) -> Rules:
+        """What makes a scan usable."""
+        return Rules(self.edges.window, self.edges.stride, self.constant_roi, self.exclude)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The options in words, for the manifest."""
+        return {
+            "protocol": self.protocol or "none",
+            "samples": "merged" if self.merge_samples else "as in SITE_ID",
+            "subjects": "quality-checked" if self.quality_checked else "all",
+            "fisher_z": "yes" if self.edges.fisher_z else "no",
+            "clip_negative": "yes" if self.edges.clip_negative else "no",
+            "constant_roi": self.constant_roi,
+            "exclude": self.exclude,
+        }
+
+
+def prepare(
+    data: Path,
+    out: Path,
+    options: Options = Options(),  # noqa: B008 - a frozen value
+    *,
+    force: bool = False,
+    threads: int | None = None,
+    progress: Progress = lambda done, total, site: None,
+) -> tuple[SiteManifest, ...]:
+    """Prepare the sites of a folder of ROI series; nothing is left behind if it fails.
+
+    Args:
+        data: a folder in nilearn's layout (or any with `.1D` files) and the phenotypic table below it.
+        out: the folder to write.
+        options: what to prepare.
+        force: whether `out` may be replaced.
+        threads: threads of the arithmetic; default the processors there are, up to 4. No influence on the result.
+        progress: called with the number of subjects done, of all subjects, and the site.
+
+    Returns:
+        The manifest of every site, also of those that have no subject left and so no folder.
+
+    Raises:
+        ConfigError: `out` exists, or an unknown site or protocol.
+        DataError: no usable input, or a damaged file.
+
+    Example:
+        >>> prepare(Path("abide"), Path("prepared"), Options(protocol="fedbn"))  # doctest: +SKIP
+    """
+    data, out = Path(data), Path(out)
+    _check_folders(data, out, force)
+    table = find_table(data)
+    people = read_table(table, quality_checked=options.quality_checked)
+    sites = pick_sites(
+        {person.sample for person in people}, options.sites, options.protocol, merge=options.merge_samples
+    )
+    regions, is_pcp = find_regions(data)
+    source = _Source(find_scans(data, is_pcp=is_pcp), regions, is_pcp, {table.name: _sha256(table)})
+    members = {site: [person for person in people if person.sample in samples] for site, samples in sites.items()}
+    total, done = sum(len(group) for group in members.values()), 0
+    workers = min(os.cpu_count() or 1, 4) if threads is None else threads
+    with _whole_or_nothing(out) as folder:
+        manifests = []
+        for site, group in members.items():
+
+            def tick(count: int, site: str = site, start: int = done) -> None:
+                progress(start + count, total, site)
+
+            manifests.append(_prepare_site(folder / site, group, source, options, workers, tick))
+            done += len(group)
+        if not any(manifest.subjects for manifest in manifests):
+            first = next((f"; first: {m.excluded[0].id}: {m.excluded[0].reason}" for m in manifests if m.excluded), "")
+            raise DataError(f"{data}: no subject is left of {total}{first}")
+        if is_pcp:
+            _log.info("dropped label %s: no region of the atlas", STRAY_LABEL)
+        write_report(folder, tuple(manifests), _call(options, data))
+    return tuple(manifests)
+
+
+@dataclass(frozen=True)
+class _Source:
+    scans: Mapping[str, Path]
+    regions: tuple[Region, ...]
+    is_pcp: bool
+    hashes: Mapping[str, str]
+
+
+def _prepare_site(
+    folder: Path, people: list[Person], source: _Source, options: Options, threads: int, tick: Callable[[int], None]
+) -> SiteManifest:
+    usable, excluded = without_files(people, source.scans)
+    usual = (
+        usual_volumes(source.scans[p.file_id] for p in usable) if options.exclude == "fed-abide" and usable else None
+    )
+    subjects: list[Subject] = []
+    hashes, flags = dict(source.hashes), []
+    moments = RunningMoments()
+    folder.mkdir()
+    columns = len(source.regions) if options.store == "series" else len(source.regions) * (len(source.regions) - 1) // 2
+    dtype = "float64" if options.store == "series" else "float32"
+    with open_array(folder / DATA_FILES[options.store], columns, dtype) as array:
+        for number, person in enumerate(usable, start=len(excluded) + 1):
+            path = source.scans[person.file_id]
+            scan = read_scan(person, path, source.regions, options.rules, is_pcp=source.is_pcp, usual=usual)
+            if isinstance(scan, Excluded):
+                excluded.append(scan)
+            else:
+                start = subjects[-1].stop if subjects else 0
+                stop = start + _append(array, moments, scan.values, options, threads)
+                subjects.append(Subject(person.id, int(person.label or 0), start, stop))
+                hashes[path.name] = scan.sha256
+                flags += [f"{person.id}: {scan.flags}"] if scan.flags else []
+            tick(number)
+    summary = {"mean": moments.mean, "std": moments.std, "windows": float(subjects[-1].stop if subjects else 0)}
+    manifest = SiteManifest(
+        site=folder.name,
+        label_names=LABEL_NAMES,
+        kind="edges",
+        regions=source.regions,
+        features=(),
+        subjects=tuple(subjects),
+        excluded=tuple(sorted(excluded, key=lambda item: item.id)),
+        estimator=options.edges.estimator,
+        window=options.edges.window,
+        stride=options.edges.stride,
+        store=options.store,
+        sources=hashes,
+        data_sha256=array.sha256,
+        summary=summary,
+        notes={**options.notes, **({"edges set to zero": "; ".join(flags)} if flags else {})},
+    )
+    if subjects:
+        write_manifest(folder, manifest)
+    else:
+        shutil.rmtree(folder)
+    return manifest
+
+
+def _append(array: ArrayWriter, moments: RunningMoments, values: np.ndarray, options: Options, threads: int) -> int:
+    """Write one subject; return its number of windows."""
+    edges = options.edges
+    count = n_windows(len(values), edges.window, edges.stride)
+    rows = connectomes(
+        values, edges, threads=threads, out=array.buffer(count, len(values[0]) * (len(values[0]) - 1) // 2)
+    )
+    moments.add(rows)
+    if options.store == "vectors":
+        array.append(rows)
+    else:
+        array.append(values[: window_length(count, edges.window, edges.stride)])
+    return count
+
+
+def _check_folders(data: Path, out: Path, force: bool) -> None:
+    if not data.is_dir():
+        raise DataError(f"data folder {data} does not exist")
+    if out.exists() and not force:
+        raise ConfigError(f"output folder {out} exists; choose another, or replace it with --force")
+    if out.exists() and not (out / "prepare.json").is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"output folder {out} was not written by `fedskew abide prepare`: it is not replaced")
+    if data.resolve() == out.resolve() or out.resolve() in data.resolve().parents:
+        raise ConfigError(f"output folder {out} would replace the data in {data}; choose another")
+
+
+@contextmanager
+def _whole_or_nothing(out: Path) -> Iterator[Path]:
+    """Give a folder beside `out` that takes its place at the end, or vanishes with an error."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    temporary.mkdir()
+    try:
+        yield temporary
+        if out.exists():
+            shutil.rmtree(out)
+        temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _call(options: Options, data: Path) -> dict[str, object]:
+    packages = ("monai-fedskew", "numpy", "pandas", "scikit-learn", "nilearn")
+    return {
+        "data": str(data),
+        "options": asdict(options),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

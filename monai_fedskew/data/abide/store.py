@@ -1,0 +1,98 @@
+"""Write one site's rows as they come, so that memory does not grow with the number of subjects."""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ArrayWriter", "RunningMoments", "open_array"]
+
+
+@dataclass
+class RunningMoments:
+    """Mean and standard deviation (ddof 0) over all values seen, in float64."""
+
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, rows: npt.NDArray[np.float32]) -> None:
+        """Take in (rows, features) values. Sums within a row are float32, which numpy adds pairwise."""
+        self.count += rows.size
+        self.total += float(rows.sum(axis=1).sum(dtype=np.float64))
+        self.squares += float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64))
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values, 0 if there are none."""
+        return self.total / self.count if self.count else 0.0
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the values, 0 if there are none."""
+        return float(np.sqrt(max(0.0, self.squares / self.count - self.mean**2))) if self.count else 0.0
+
+
+@dataclass
+class ArrayWriter:
+    """An open `.npy` file that grows row by row; `sha256` is of the rows, without the header."""
+
+    file: io.FileIO
+    columns: int
+    dtype: np.dtype[Any]
+    rows: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+    memory: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+
+    def append(self, rows: npt.NDArray[Any]) -> None:
+        """Write (rows, columns) values."""
+        view = np.ascontiguousarray(rows, self.dtype).data.cast("B")
+        self.digest.update(view)
+        written = 0
+        while written < len(view):
+            written += self.file.write(view[written:]) or 0
+        self.rows += len(rows)
+
+    def buffer(self, rows: int, columns: int) -> npt.NDArray[np.float32]:
+        """Return an uninitialised (rows, columns) array, the same memory each time."""
+        if self.memory.size < rows * columns:
+            self.memory = np.empty(rows * columns, np.float32)
+        return self.memory[: rows * columns].reshape(rows, columns)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the rows written so far."""
+        return str(self.digest.hexdigest())
+
+
+@contextmanager
+def open_array(path: Path, columns: int, dtype: str) -> Iterator[ArrayWriter]:
+    """Open a `.npy` file for appending; its header gets the number of rows at the end.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as tmp:
+        ...     with open_array(Path(tmp) / "x.npy", 2, "float32") as array:
+        ...         array.append(np.ones((3, 2)))
+        ...         array.append(np.zeros((1, 2)))
+        ...     np.load(Path(tmp) / "x.npy").shape
+        (4, 2)
+    """
+    with path.open("wb", buffering=0) as file:
+        writer = ArrayWriter(file, columns, np.dtype(dtype))
+        file.write(_header(writer))
+        yield writer
+        file.seek(0)
+        file.write(_header(writer))
+
+
+def _header(writer: ArrayWriter) -> bytes:
+    """The header numpy writes, padded to 256 bytes so that its length does not depend on the number of rows."""
+    text = repr({"descr": writer.dtype.str, "fortran_order": False, "shape": (writer.rows, writer.columns)})
+    return b"\x93NUMPY\x01\x00" + (246).to_bytes(2, "little") + text.ljust(245).encode("ascii") + b"\n"

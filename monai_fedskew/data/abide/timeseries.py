@@ -1,0 +1,155 @@
+"""Read ROI series in `.1D` form: one line of `#label`s, then one line of numbers a volume."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from monai_fedskew.errors import DataError
+
+__all__ = ["Series", "count_volumes", "read_series", "write_series"]
+
+Floats = npt.NDArray[np.float64]
+_BROKEN = "the file is truncated or damaged; fetch or write it again"
+
+
+@dataclass(frozen=True)
+class Series:
+    """A scan's ROI series: `values` is (volumes, labels) float64 in the order of `labels`."""
+
+    labels: tuple[str, ...]
+    values: Floats
+    sha256: str
+
+    def columns(self, labels: Sequence[str]) -> Floats:
+        """Return the columns of some labels, in their order, C-contiguous."""
+        place = {label: column for column, label in enumerate(self.labels)}
+        return np.ascontiguousarray(self.values[:, [place[label] for label in labels]])
+
+
+def read_series(path: Path, expected: Sequence[str], *, optional: Sequence[str] = ()) -> Series:
+    """Read a `.1D` file and check its header and every row.
+
+    Args:
+        path: the file.
+        expected: labels that must be there; their order in the file does not matter.
+        optional: labels that may be there.
+
+    Raises:
+        DataError: the header lacks a label or has one too many, a row has another number of values, a value is no
+            finite number, or the last line is cut off. Names the file and the label or line.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as tmp:
+        ...     path = Path(tmp) / "A_0000001_rois_ho.1D"
+        ...     write_series(path, ["10", "11"], np.array([[1.0, 2.0], [3.0, 4.0]]))
+        ...     read_series(path, ["11", "10"]).columns(["11", "10"]).tolist()
+        [[2.0, 1.0], [4.0, 3.0]]
+    """
+    raw = Path(path).read_bytes()
+    header, _, body = raw.partition(b"\n")
+    labels = _labels(path, header)
+    _check_labels(path, labels, expected, optional)
+    values = _fast(body, len(labels))
+    if values is None:
+        values = _slow(path, body, len(labels))
+    if not np.isfinite(values).all():
+        row, column = (int(k[0]) for k in np.nonzero(~np.isfinite(values)))
+        raise DataError(
+            f"{path}, line {row + 2}: the value of label {labels[column]} is {values[row, column]}; {_BROKEN}"
+        )
+    return Series(labels, values, hashlib.sha256(raw).hexdigest())
+
+
+def count_volumes(path: Path) -> int:
+    """Count the volumes of a `.1D` file without reading its numbers."""
+    with Path(path).open("rb") as file:
+        return sum(1 for line in file if line.strip() and not line.startswith(b"#"))
+
+
+def write_series(path: Path, labels: Sequence[str], values: Floats) -> None:
+    """Write a `.1D` file: `#label`s, then a line a volume, all separated by tabs; see `read_series`.
+
+    Args:
+        path: the file to write.
+        labels: one a column.
+        values: (volumes, labels).
+    """
+    header = "\t".join(f"#{label}" for label in labels)
+    lines = ["\t".join(format(value, ".9g") for value in row) for row in values.tolist()]
+    Path(path).write_text("\n".join([header, *lines]) + "\n", encoding="ascii")
+
+
+def _labels(path: Path, header: bytes) -> tuple[str, ...]:
+    if not header.startswith(b"#"):
+        start = header[:40].decode("utf-8", "replace")
+        raise DataError(
+            f"{path}, line 1: expected a header of #labels, found {start!r}; without labels columns are not known"
+        )
+    return tuple(word.lstrip("#") for word in header.decode("utf-8", "replace").replace("#", " #").split())
+
+
+def _check_labels(path: Path, labels: Sequence[str], expected: Sequence[str], optional: Sequence[str]) -> None:
+    found = set(labels)
+    missing = [label for label in expected if label not in found]
+    if missing:
+        raise DataError(f"{path}, line 1: the header lacks {_some(missing)} of {len(expected)}; {_BROKEN}")
+    extra = [label for label in labels if label not in {*expected, *optional}]
+    if extra:
+        raise DataError(f"{path}, line 1: the header has unexpected {_some(extra)}; it is of another atlas or damaged")
+    if len(found) != len(labels):
+        twice = [label for label in dict.fromkeys(labels) if list(labels).count(label) > 1]
+        raise DataError(f"{path}, line 1: the header has {_some(twice)} more than once; {_BROKEN}")
+
+
+def _some(labels: Sequence[str]) -> str:
+    shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
+    return f"label {shown}" if len(labels) == 1 else f"{len(labels)} labels ({shown})"
+
+
+def _fast(body: bytes, columns: int) -> Floats | None:
+    """Parse a body separated by single tabs, with the right number of values in each line; None for any other."""
+    signs = np.frombuffer(body, np.uint8)
+    separators = signs[signs <= 10]
+    if len(separators) == 0 or len(separators) % columns or signs[-1] != 10:
+        return None
+    ends = separators.reshape(-1, columns) == 10
+    if not ends[:, -1].all() or ends[:, :-1].any():
+        return None
+    words = body.split()
+    if len(words) != len(separators):
+        return None
+    try:
+        return np.array(words, np.float64).reshape(-1, columns)
+    except ValueError:
+        return None
+
+
+def _slow(path: Path, body: bytes, columns: int) -> Floats:
+    """Parse line by line, to say which line is wrong."""
+    rows = []
+    for number, line in enumerate(body.decode("utf-8", "replace").splitlines(), start=2):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != columns:
+            raise DataError(
+                f"{path}, line {number}: {len(words)} values where the header has {columns} labels; {_BROKEN}"
+            )
+        rows.append([_number(path, number, word) for word in words])
+    if not rows:
+        raise DataError(f"{path}: no volume after the header; {_BROKEN}")
+    if not body.endswith(b"\n"):
+        raise DataError(f"{path}, line {len(rows) + 1}: the last line does not end; {_BROKEN}")
+    return np.array(rows)
+
+
+def _number(path: Path, line: int, word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise DataError(f"{path}, line {line}: {word[:20]!r} is no number; {_BROKEN}") from None
