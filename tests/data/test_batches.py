@@ -1,0 +1,71 @@
+import logging
+
+import pytest
+import torch
+
+from monai_fedskew.data.batches import ShuffledBatches, class_weights
+from monai_fedskew.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("samples", "size", "lengths"),
+    [
+        (33, 32, [33]),
+        (65, 32, [32, 33]),
+        (64, 32, [32, 32]),
+        (66, 32, [32, 32, 2]),
+        (1, 32, [1]),
+        (0, 32, []),
+        (3, 1, [1, 1, 1]),
+    ],
+)
+def test_last_sample_joins_the_batch_before(samples: int, size: int, lengths: list[int]) -> None:
+    """A last batch of one joins the batch before it (case 32: 33 samples in batches of 32 make one of 33)."""
+    sampler = ShuffledBatches(range(samples), size)
+    batches = list(sampler)
+    assert [len(batch) for batch in batches] == lengths
+    assert len(sampler) == len(lengths)
+    assert sorted(i for batch in batches for i in batch.tolist()) == list(range(samples))
+
+
+def test_the_joined_sample_changes() -> None:
+    """The order is drawn anew each epoch, so that the sample at the end is not always the same."""
+    sampler = ShuffledBatches(range(65), 32)
+    sampler.generator = torch.Generator().manual_seed(0)
+    assert len({int(list(sampler)[-1][-1]) for _ in range(5)}) > 1
+
+
+def test_order_follows_the_generator() -> None:
+    """The same seed gives the same batches, whatever the global random state is."""
+    sampler = ShuffledBatches(range(50), 16)
+    orders = []
+    for noise in (1, 2):
+        torch.manual_seed(noise)
+        sampler.generator = torch.Generator().manual_seed(7)
+        orders.append(torch.cat(list(sampler)).tolist())
+    assert orders[0] == orders[1]
+
+
+def test_batch_size_is_checked() -> None:
+    """A batch of no sample is refused."""
+    with pytest.raises(ConfigError, match="batch_size is 0"):
+        ShuffledBatches(range(3), 0)
+
+
+def test_class_weights_are_n_over_k_times_count() -> None:
+    """Case 31, site A: 30 and 10 of 40 samples: 40 / (2 * 30) = 0.6667 and 40 / (2 * 10) = 2."""
+    assert class_weights([0] * 30 + [1] * 10, 2) == pytest.approx([40 / 60, 2.0])
+
+
+def test_missing_class_is_named_and_finite(caplog: pytest.LogCaptureFixture) -> None:
+    """Case 31, site B: only class 0; weights stay finite and one warning names the site and the missing class."""
+    with caplog.at_level(logging.WARNING):
+        weights = class_weights([0] * 8, 2, site="B")
+    assert weights.tolist() == [1.0, 1.0]
+    assert caplog.messages == ["site B: no training sample of class 1; it weighs 1"]
+
+
+def test_label_out_of_range_is_refused() -> None:
+    """A label the network has no output for is an error that names the labels seen."""
+    with pytest.raises(ConfigError, match=r"site A: labels are \[0, 2\]"):
+        class_weights([0, 2], 2, site="A")
