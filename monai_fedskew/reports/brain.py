@@ -1,6 +1,6 @@
 """The edges a model uses most: a ranked table, and a glass brain where coordinates are known."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,8 @@ _NORMALISING = frozenset({"fedrdn", "sitenorm"})
 class Edge:
     """A ranked edge.
 
-    ``share`` is its mean share of all importance, where 1 is an even share; ``models`` in how many top lists it is.
+    ``share`` is its mean share of all importance, where 1 is an even share; ``seeds`` counts the seeds whose list
+    holds it.
     """
 
     rank: int
@@ -31,7 +32,7 @@ class Edge:
     first: str
     second: str
     share: float
-    models: int
+    seeds: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class EdgeRanking:
     method: str
     edges: tuple[Edge, ...]
     models: int
+    seeds: int
     n_features: int
     is_scaled: bool
     image: bytes | None
@@ -73,7 +75,8 @@ def rank_edges(results: Results, facts: Sequence[SiteFacts], method: str, *, top
         raise DataError("the sites do not have the same features, so that edges cannot be averaged over them")
     runs = results.of(method)
     is_scaled = all(fact.std is not None for fact in known) and not any(_normalises(run) for run in runs)
-    shares = np.stack(list(_shares(runs, known, is_scaled=is_scaled)))
+    # one row a seed: the sites of a seed often have their first layer in common, so they are no separate witnesses
+    shares = np.stack([_mean_share(run, known, is_scaled=is_scaled) for run in runs])
     mean = shares.mean(axis=0)
     leading = np.argsort(-mean, kind="stable")[:top]
     in_top = np.zeros(shares.shape[1], int)
@@ -84,7 +87,8 @@ def rank_edges(results: Results, facts: Sequence[SiteFacts], method: str, *, top
     lacking = sum(region.xyz is None for region in manifest.regions)
     if manifest.kind == "edges" and manifest.regions and not lacking:
         image = glass_brain(manifest.regions, leading, mean[leading])
-    return EdgeRanking(method, edges, len(shares), manifest.n_features, is_scaled, image, lacking)
+    counts = (len(runs) * len(known), len(runs), manifest.n_features)
+    return EdgeRanking(method, edges, *counts, is_scaled, image, lacking)
 
 
 def edge_importance(
@@ -176,14 +180,16 @@ def glass_brain(regions: Sequence[Region], edges: npt.NDArray[np.integer], value
     return png(figure)
 
 
-def _shares(runs: Sequence[Run], facts: Sequence[SiteFacts], *, is_scaled: bool) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield, for each model, every edge's share of the model's importance, relative to an even share."""
-    for run in runs:
-        for fact in facts:
-            assert fact.manifest is not None
-            weight = first_layer(run.folder / "sites" / fact.site / "model.safetensors", fact.manifest.n_features)
-            importance = edge_importance(weight, fact.std if is_scaled else None)
-            yield importance / max(float(importance.mean()), np.finfo(float).tiny)
+def _mean_share(run: Run, facts: Sequence[SiteFacts], *, is_scaled: bool) -> npt.NDArray[np.float64]:
+    """Give every edge's share of a model's importance, where 1 is an even share; mean over the sites of a run."""
+    shares = []
+    for fact in facts:
+        assert fact.manifest is not None
+        weight = first_layer(run.folder / "sites" / fact.site / "model.safetensors", fact.manifest.n_features)
+        importance = edge_importance(weight, fact.std if is_scaled else None)
+        shares.append(importance / max(float(importance.mean()), np.finfo(float).tiny))
+    mean: npt.NDArray[np.float64] = np.mean(shares, axis=0)
+    return mean
 
 
 def _normalises(run: Run) -> bool:
@@ -191,11 +197,11 @@ def _normalises(run: Run) -> bool:
     return bool(_NORMALISING & (pieces | set(run.details.get("parts") or ())))
 
 
-def _edge(manifest: SiteManifest, rank: int, number: int, share: float, models: int) -> Edge:
+def _edge(manifest: SiteManifest, rank: int, number: int, share: float, seeds: int) -> Edge:
     name = manifest.feature_names[number]
     if manifest.kind != "edges":
-        return Edge(rank, name, name, "", share, models)
+        return Edge(rank, name, name, "", share, seeds)
     rows, columns = np.triu_indices(len(manifest.regions), 1)
     ends = [manifest.regions[int(index[number])] for index in (rows, columns)]
     first, second = (f"{end.label} {end.name}".strip() for end in ends)
-    return Edge(rank, name, first, second, share, models)
+    return Edge(rank, name, first, second, share, seeds)

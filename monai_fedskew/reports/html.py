@@ -2,11 +2,12 @@
 
 import base64
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monai_fedskew.errors import DataError
 from monai_fedskew.reports import plots
@@ -17,6 +18,9 @@ from monai_fedskew.reports.participation import absences, as_ranges
 from monai_fedskew.reports.predictions import largest_class, n_classes
 from monai_fedskew.reports.results import Results
 from monai_fedskew.reports.tables import MEAN, Metric, Table, best, is_best, summarise
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 __all__ = ["render_page", "write_page"]
 
@@ -53,7 +57,13 @@ def render_page(results: Results) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"signed": _signed, "effect": _effect, "interval": _interval, "data_uri": _data_uri}
+    environment.filters |= {
+        "signed": _signed,
+        "effect": _effect,
+        "interval": _interval,
+        "data_uri": _data_uri,
+        "soft": _soft,
+    }
     return environment.get_template("report.html.j2").render(_context(results))
 
 
@@ -217,6 +227,13 @@ def _effect(value: float | None) -> str:
 
 def _interval(pair: tuple[float, float] | None) -> str:
     return "-" if pair is None else f"{_signed(pair[0])} to {_signed(pair[1])}"
+
+
+def _soft(method: str) -> "Markup":
+    """Let a method's text break after the signs that join its pieces."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"([+:])", r"\1<wbr>", str(escape(method))))
 
 
 def _data_uri(image: str | bytes) -> str:

@@ -45,7 +45,7 @@ def test_a_planted_edge_ranks_first_with_its_regions(comparison: Path, tmp_path:
 
     first = ranking.edges[0]
     assert (first.rank, first.name, first.first, first.second) == (1, "11-13", "11 Region 1", "13 Region 3")
-    assert (first.models, ranking.models, ranking.is_scaled) == (6, 6, True)
+    assert (first.seeds, ranking.seeds, ranking.models, ranking.is_scaled) == (3, 3, 6, True)
     assert 9 < first.share <= 10
     assert ranking.image is not None
     assert ranking.image.startswith(b"\x89PNG")

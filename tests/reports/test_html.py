@@ -10,7 +10,7 @@ from monai_fedskew.reports import write_csv, write_report
 from monai_fedskew.reports.participation import absences, as_ranges
 from monai_fedskew.reports.results import read_results
 
-VOID = {"meta", "img", "br"}
+VOID = {"meta", "img", "br", "wbr"}
 
 
 class Outline(HTMLParser):
