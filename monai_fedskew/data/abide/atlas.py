@@ -3,8 +3,8 @@
 `regions_ho.csv` lists the 110 labels with anatomical names and centres in MNI millimetres, rounded to 1 mm. A centre is
 the mean voxel position of the region in the FSL Harvard-Oxford maximum-probability atlases (threshold 25 %, 2 mm, split
 by hemisphere). Labels 10 to 58 are the subcortical ones of FreeSurfer. A cortical label is 100 k + side: k numbers the
-regions in FSL's order, side is 1 on the right and 2 on the left, since the stray label 3455 lies on the right and is the
-sum of 54 (right amygdala) and 3401.
+regions in FSL's order, side is 1 on the right and 2 on the left, since the stray label 3455 lies on the right and is
+the sum of 54 (right amygdala) and 3401.
 
 PCP's `rois_ho` files have an 111th column, label 3455: two voxels where the two maps were added. It is no region.
 """

@@ -1,0 +1,210 @@
+"""From 4-D NIfTI files and an atlas to ROI series: every region of the atlas, always, in ascending label order.
+
+A voxel has weight 1 inside the mask and where it is finite in all volumes, else 0. Signal and weights are brought onto
+the grid of the atlas by linear interpolation, nilearn's `NiftiLabelsMasker` averages both over each region, and their
+ratio is the region's mean over valid voxels. Bringing the atlas onto the coarser grid of the scan instead would lose
+small regions; averaging without weights would count background and NaN as zero.
+"""
+
+import csv
+import logging
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from monai_fedskew.data.abide.atlas import write_regions
+from monai_fedskew.data.abide.sliding import constant_columns
+from monai_fedskew.data.abide.timeseries import write_series
+from monai_fedskew.data.manifest import Region
+from monai_fedskew.errors import ConfigError, DataError
+
+__all__ = ["Extracted", "extract", "region_means"]
+
+Progress = Callable[[int, int, str], None]
+Floats = npt.NDArray[np.float64]
+_VOLUMES = 16  # brought onto the atlas's grid at once
+_NIFTI = re.compile(r"\.nii(\.gz)?$")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What was written: names of `files`, and the labels of a file whose column is `flat`: no valid voxel, or no signal."""
+
+    folder: Path
+    files: tuple[str, ...]
+    flat: dict[str, tuple[str, ...]]
+
+
+def extract(
+    data: Path,
+    atlas: Path,
+    labels: Path,
+    out: Path,
+    *,
+    mask: Path | None = None,
+    force: bool = False,
+    progress: Progress = lambda done, total, name: None,
+) -> Extracted:
+    """Extract the ROI series of every 4-D NIfTI file below a folder; `fedskew abide prepare` reads the result.
+
+    Args:
+        data: folder with `<FILE_ID>_func_preproc.nii.gz` or `<FILE_ID>.nii[.gz]`; a phenotypic table in it is copied.
+        atlas: 3-D NIfTI of integer labels, 0 for background.
+        labels: CSV with a column `label` (or `index`) and, if known, `name`: the regions wanted.
+        out: folder to write: one `.1D` a scan, and regions.csv with the centres in the atlas's space (mm).
+        mask: 3-D NIfTI of the brain; voxels outside do not count.
+        force: whether files in an existing `out` may be replaced.
+        progress: called with the number of scans done, of all, and the newest name.
+
+    Raises:
+        ConfigError: `out` exists.
+        DataError: no scan, a scan that is not 4D, or a label that the atlas lacks.
+
+    Example:
+        >>> extract(Path("scans"), Path("aal.nii.gz"), Path("aal.csv"), Path("series"))  # doctest: +SKIP
+    """
+    import nibabel
+
+    data, out = Path(data), Path(out)
+    if out.exists() and not force:
+        raise ConfigError(f"output folder {out} exists; choose another, or replace files with --force")
+    scans = _scans(data, {Path(atlas).resolve(), *((Path(mask).resolve(),) if mask else ())}, out)
+    atlas_image = nibabel.load(atlas)
+    regions = _regions(atlas, atlas_image, labels)
+    mask_image = nibabel.load(mask) if mask else None
+    tag = re.sub(r"[^A-Za-z0-9]", "", _NIFTI.sub("", Path(atlas).name))
+    flat: dict[str, tuple[str, ...]] = {}
+    out.mkdir(parents=True, exist_ok=True)
+    write_regions(out / "regions.csv", regions)
+    for done, path in enumerate(scans):
+        progress(done, len(scans), path.name)
+        name = f"{re.sub('_func_preproc$', '', _NIFTI.sub('', path.name))}_rois_{tag}.1D"
+        values, still = region_means(path, atlas_image, [int(region.label) for region in regions], mask_image)
+        temporary = out / f".{name}"
+        write_series(temporary, [region.label for region in regions], values)
+        temporary.rename(out / name)
+        flat[name] = tuple(str(label) for label in still)
+    progress(len(scans), len(scans), "")
+    for table in data.rglob("*pheno*.csv"):
+        shutil.copy(table, out / table.name)
+    return Extracted(out, tuple(flat), {name: still for name, still in flat.items() if still})
+
+
+def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) -> tuple[Floats, list[int]]:
+    """Average a scan over regions.
+
+    Args:
+        path: a 4-D NIfTI file.
+        atlas: nibabel image of integer labels.
+        labels: labels wanted, ascending.
+        mask: nibabel image of the brain, or None.
+
+    Returns:
+        (volumes, labels) means over the valid voxels of each region, 0 where there are none, and the labels whose
+        column is flat.
+
+    Raises:
+        DataError: the file is no 4D image or cannot be read.
+    """
+    import nibabel
+    from nibabel.filebasedimages import ImageFileError
+    from nilearn.image import resample_to_img
+    from nilearn.maskers import NiftiLabelsMasker
+
+    try:
+        image = nibabel.load(path)
+        data = np.asarray(image.dataobj, np.float32)
+    except (ImageFileError, OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as NIfTI ({error}); the file is truncated or damaged") from error
+    if data.ndim != 4:
+        raise DataError(f"{path}: expected a 4D image (x, y, z, volumes), found shape {data.shape}")
+    weights = np.isfinite(data).all(axis=3).astype(np.float32)
+    if mask is not None:
+        first = nibabel.Nifti1Image(weights, image.affine)
+        weights *= np.asarray(_resample(resample_to_img, mask, first, "nearest").dataobj) > 0
+    wanted = np.asarray(atlas.dataobj).astype(np.int32)
+    wanted[~np.isin(wanted, labels)] = 0
+    grid = nibabel.Nifti1Image(wanted, atlas.affine)
+    masker = NiftiLabelsMasker(grid, resampling_target=None, standardize=None, detrend=False, reports=False)
+    masker.fit()
+
+    def average(values: npt.NDArray[np.float32]) -> Floats:
+        moved = _resample(resample_to_img, nibabel.Nifti1Image(values, image.affine), grid, "linear")
+        means = np.asarray(masker.transform(moved), np.float64)
+        if means.shape[-1] != len(labels):
+            raise DataError(f"{path}: {means.shape[-1]} of {len(labels)} regions came back: atlas and labels disagree")
+        return means.reshape(-1, len(labels))
+
+    share = average(weights[..., None])[0]
+    data = np.where(weights[..., None] > 0, data, np.float32(0))
+    blocks = [average(data[..., k : k + _VOLUMES]) for k in range(0, data.shape[3], _VOLUMES)]
+    is_missing = share <= 1e-6
+    means = np.where(is_missing, 0.0, np.concatenate(blocks) / np.where(is_missing, 1.0, share))
+    return means, [label for label, still in zip(labels, constant_columns(means), strict=True) if still]
+
+
+def _resample(resample: Callable[..., Any], image: Any, target: Any, interpolation: str) -> Any:
+    same = image.shape[:3] == target.shape[:3] and np.allclose(image.affine, target.affine)
+    if same:
+        return image
+    with warnings.catch_warnings():
+        # weights are 0 and 1, and meant to become fractions
+        warnings.filterwarnings("ignore", message="Resampling binary images", category=UserWarning)
+        return resample(image, target, interpolation=interpolation)
+
+
+def _scans(data: Path, others: set[Path], out: Path) -> list[Path]:
+    found = [path for path in sorted(data.rglob("*.nii*")) if _NIFTI.search(path.name)]
+    scans = [path for path in found if path.resolve() not in others and out.resolve() not in path.resolve().parents]
+    if not scans:
+        raise DataError(f"{data}: no NIfTI file (*.nii, *.nii.gz) in it")
+    return scans
+
+
+def _regions(atlas: Path, image: Any, table: Path) -> tuple[Region, ...]:
+    from nibabel.affines import apply_affine
+
+    values = np.asarray(image.dataobj)
+    if values.ndim != 3:
+        raise DataError(f"{atlas}: expected a 3D image of labels, found shape {values.shape}")
+    names = _names(table)
+    present = {int(value) for value in np.unique(values) if value != 0}
+    lost = sorted(set(names) - present)
+    if lost:
+        raise DataError(
+            f"{atlas}: label {lost[0]} of {table} is not in the atlas ({len(lost)} of {len(names)} missing)"
+        )
+    extra = sorted(present - set(names))
+    if extra:
+        _log.info("left out %d labels of the atlas that %s does not name (first: %d)", len(extra), table.name, extra[0])
+    regions = []
+    for label in sorted(names):
+        x, y, z = apply_affine(image.affine, np.argwhere(values == label).mean(axis=0))
+        regions.append(Region(str(label), names[label], (float(x), float(y), float(z))))
+    return tuple(regions)
+
+
+def _names(table: Path) -> dict[int, str]:
+    with table.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        column = next((name for name in ("label", "index") if name in (reader.fieldnames or ())), None)
+        if column is None:
+            raise DataError(
+                f"{table}: column 'label' (or 'index') is missing; found {', '.join(reader.fieldnames or ())}"
+            )
+        try:
+            names = {int(row[column]): (row.get("name") or "").strip() for row in reader}
+        except ValueError as error:
+            raise DataError(f"{table}: labels must be whole numbers ({error})") from error
+    names.pop(0, None)
+    if not names:
+        raise DataError(f"{table}: no label in it")
+    return names
