@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,3 +25,26 @@ def abide(testdata: Path) -> Path:
     if not folder.is_dir():
         pytest.skip(f"real ABIDE data not found: {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four small prepared sites with feature skew: 6 regions, 15 edges, 16 subjects of 4 windows each."""
+    from monai_fedskew.data.synthetic import write_synthetic_study
+
+    folder = tmp_path_factory.mktemp("data") / "study"
+    return write_synthetic_study(folder, sites=("A", "B", "C", "D"), subjects=16, windows=4, n_regions=6)
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle() -> Path:
+    """A bundle with batch norm, dropout, momentum, a schedule and torch's own shuffling."""
+    return ROOT / "tests" / "tiny_bundle"
+
+
+@pytest.fixture
+def sources(study: Path, tiny_bundle: Path) -> dict[str, Any]:
+    """The four sites of the small study on the tiny bundle."""
+    from monai_fedskew.sites.bundle import BundleSite
+
+    return {site: BundleSite(tiny_bundle, site, study / site) for site in ("A", "B", "C", "D")}

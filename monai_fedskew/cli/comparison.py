@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -21,7 +22,7 @@ from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
 from monai_fedskew.federation.run_folder import write_json
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import METHODS
-from monai_fedskew.reports import render_table, write_csv, write_report
+from monai_fedskew.reports import render_certainty, render_table, write_csv, write_report
 from monai_fedskew.reports.results import slug
 
 __all__ = ["run_comparison"]
@@ -64,6 +65,7 @@ def run_comparison(
     _prepare(out, resume=resume, force=force)
     record = {
         "schema": 1,
+        "command": sys.argv,
         "study": name,
         "title": study.title,
         "reference": study.reference,
@@ -76,7 +78,7 @@ def run_comparison(
     write_json(out / "compare.json", record)
     started = time.monotonic()
     failed = _run_all(specs, min(jobs or os.cpu_count() or 1, len(specs)), resume=resume)
-    table = render_table(out)
+    table = f"{render_table(out)}\n{render_certainty(out)}"
     (out / "table.txt").write_text(table)
     write_csv(out)
     click.echo(table)

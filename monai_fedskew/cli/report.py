@@ -16,11 +16,12 @@ def report(folder: Path, out: Path | None) -> None:
     DIR is what `fedskew simulate` or `fedskew compare` wrote with --out. The page is made anew at every call; the
     figures of its tables are written beside it as table.csv.
     """
-    from monai_fedskew.reports import render_table, write_csv, write_report
+    from monai_fedskew.reports import render_certainty, render_table, write_csv, write_report
 
     page = write_report(folder, out)
     table = write_csv(folder, page.with_name("table.csv"))
     click.echo(render_table(folder, width=_width()))
+    click.echo(render_certainty(folder, width=_width()))
     click.echo(f"report: {page}\ntable:  {table}")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -117,7 +118,7 @@ def load(run: Path, round: int) -> Checkpoint:
         private = {site: load_file(folder / "sites" / f"{site}.safetensors") for site in about["private"]}
         best = tuple(about["best"]) if about["best"] else None
         rows, sites, parameters = about["history_rows"], tuple(about["sites"]), tuple(about["parameters"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise DataError(
             f"checkpoint {folder}: cannot be read ({error}); delete this folder to go back a round"
         ) from error

@@ -5,7 +5,7 @@ from typing import get_args
 
 from monai_fedskew.reports.results import Results, read_results
 
-__all__ = ["read_results", "render_table", "write_csv", "write_report"]
+__all__ = ["read_results", "render_certainty", "render_table", "write_csv", "write_report"]
 
 
 def render_table(results: Path | Results, *, width: int = 120) -> str:
@@ -24,6 +24,22 @@ def render_table(results: Path | Results, *, width: int = 120) -> str:
     texts = [to_text(summarise(read, level), width=width) for level in read.levels]
     missing = [f"{m.method}, seed {m.seed}: {m.reason}" for m in read.missing]
     return "\n".join([*texts, *(["Runs without a result:", *missing, ""] if missing else [])])
+
+
+def render_certainty(results: Path | Results, *, width: int = 120) -> str:
+    """Draw, for a terminal, how sure one can be that methods differ from the first of a study.
+
+    Args:
+        results: a COMPARE folder, or what was read from one.
+        width: of the terminal, in characters.
+
+    Raises:
+        ConfigError: the folder is neither a RUN nor a COMPARE folder.
+    """
+    from monai_fedskew.reports.verdict import to_text
+
+    read = read_results(results) if isinstance(results, Path) else results
+    return "\n".join(filter(None, (to_text(read, "window", width=width), to_text(read, "subject", width=width))))
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:

@@ -71,9 +71,10 @@ class BundleSite:
         with _quiet(), _explained(f"bundle {self.bundle.name}, site {self.site}"):
             parser.parse(True)
             self._set_network(parser, parts, seed)
-            schedules = self._set_handlers(parser)
+            self._drop_handlers(parser)
             workflow.initialize()
             trainer, evaluator = workflow.trainer, workflow.evaluator
+            schedules = self._schedules(parser)
             survey = parser.get_parsed_content("survey#dataset") if "survey#dataset" in parser else None
         if evaluator is None:
             raise ConfigError(f"bundle {self.bundle.name}: `validate#evaluator` is missing; a site must be scored")
@@ -122,16 +123,25 @@ class BundleSite:
         torch.manual_seed(derive(seed, part="network"))
         parser[_NETWORK] = adapt_network(parser.get_parsed_content(_NETWORK), parts, seed)
 
-    def _set_handlers(self, parser: ConfigParser) -> list[LrScheduleHandler]:
-        if _HANDLERS not in parser:
-            return []
-        handlers = list(parser.get_parsed_content(_HANDLERS))
-        if any(isinstance(handler, EarlyStopHandler) for handler in handlers):
-            raise ConfigError(
-                f"bundle {self.bundle.name}: EarlyStopHandler among {_HANDLERS} stops one site on its own scores; "
-                "leave it out in a federation"
-            )
-        parser[_HANDLERS] = [handler for handler in handlers if not isinstance(handler, _LEFT_OUT)]
+    def _drop_handlers(self, parser: ConfigParser) -> None:
+        """Take what only serves a run alone out of the configuration; afterwards would parse everything twice."""
+        handlers = parser[_HANDLERS] if _HANDLERS in parser else []
+        names = {kind.__name__ for kind in _LEFT_OUT}
+        if isinstance(handlers, list):
+            parser[_HANDLERS] = [
+                handler
+                for handler in handlers
+                if not (isinstance(handler, dict) and str(handler.get("_target_")).rpartition(".")[2] in names)
+            ]
+
+    def _schedules(self, parser: ConfigParser) -> list[LrScheduleHandler]:
+        handlers = parser.get_parsed_content(_HANDLERS) if _HANDLERS in parser else []
+        for handler in handlers:
+            if isinstance(handler, (*_LEFT_OUT, EarlyStopHandler)):
+                raise ConfigError(
+                    f"bundle {self.bundle.name}: {type(handler).__name__} among {_HANDLERS} scores, saves or stops one "
+                    "site inside a round; leave it out, or write it with `_target_` so that it can be left out here"
+                )
         return [handler for handler in handlers if isinstance(handler, LrScheduleHandler)]
 
 

@@ -1,0 +1,48 @@
+"""How sure one can be, for the terminal."""
+
+import io
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from monai_fedskew.reports.certainty import Difference, compare_to_first, rank_test_sentence
+from monai_fedskew.reports.results import Level, Results
+
+__all__ = ["to_text"]
+
+
+def to_text(results: Results, level: Level, *, width: int = 120) -> str:
+    """Draw the differences against the first method of a study; empty where there is nothing to compare.
+
+    Args:
+        results: what was read from a COMPARE folder.
+        level: ``window`` or ``subject``.
+        width: of the terminal, in characters.
+    """
+    differences = compare_to_first(results, level)
+    if not differences:
+        return ""
+    title = f"accuracy minus that of {results.methods[0]}, {level} level, mean over sites, percentage points"
+    drawn = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="")
+    for name in ("method", "over seeds", "95 % t interval", "d_z", "over subjects", "95 % bootstrap interval"):
+        drawn.add_column(name, justify="left" if name == "method" else "right")
+    for difference in differences:
+        drawn.add_row(difference.method, *_cells(difference))
+    notes = [f"{difference.method}: {difference.note}" for difference in differences if difference.note]
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, highlight=False, markup=False)
+    console.print(drawn)
+    for line in (*notes, rank_test_sentence(len(results.seeds))):
+        console.print(line)
+    return out.getvalue()
+
+
+def _cells(difference: Difference) -> tuple[str, ...]:
+    effect = "-" if difference.d_z is None else f"{difference.d_z:+.2f}"
+    intervals = [
+        "-" if pair is None else f"{pair[0]:+.1f} to {pair[1]:+.1f}"
+        for pair in (difference.seeds_interval, difference.subjects_interval)
+    ]
+    means = ["-" if mean is None else f"{mean:+.1f}" for mean in (difference.mean, difference.subjects)]
+    return means[0], intervals[0], effect, means[1], intervals[1]
