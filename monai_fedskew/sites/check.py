@@ -102,18 +102,19 @@ def _opened(bundle: Path, data: Path) -> tuple[Site, list[str]]:
     site = source.open()
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # MONAI says that no logging file is used
-    workflow = ConfigWorkflow(
-        config_file=[str(path) for path in source.config_files()],
-        logging_file=False,
-        workflow_type="train",
-        bundle_root=str(bundle),
-        site=manifest.site,
-        dataset_dir=str(folder),
-    )
-    workflow.initialize()
-    missing = list(workflow.check_properties() or [])
-    logging.disable(before)
-    return site, missing
+    try:
+        workflow = ConfigWorkflow(
+            config_file=[str(path) for path in source.config_files()],
+            logging_file=False,
+            workflow_type="train",
+            bundle_root=str(bundle),
+            site=manifest.site,
+            dataset_dir=str(folder),
+        )
+        workflow.initialize()
+        return site, list(workflow.check_properties() or [])
+    finally:
+        logging.disable(before)
 
 
 def _outputs(network: nn.Module, batch: Tensor) -> tuple[int, ...]:

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from monai_fedskew.data.abide.prepare import Options, prepare
 from monai_fedskew.data.batches import ShuffledBatches, whole_batch
 from monai_fedskew.data.datasets import ConnectomeDataset, SplitName
-from monai_fedskew.data.manifest import read_manifest
-from monai_fedskew.data.synthetic import write_synthetic_study
+from monai_fedskew.data.manifest import Store, read_manifest
+from monai_fedskew.data.synthetic import SITES, write_synthetic_abide, write_synthetic_study
 from monai_fedskew.errors import ConfigError, DataError
 
 
@@ -96,6 +97,18 @@ def test_writing_to_a_batch_leaves_the_file_alone(site: Path) -> None:
     data.__getitems__([0, 1])["image"].zero_()
     assert (site / "vectors.npy").read_bytes() == before
     assert data[0]["image"].abs().sum() > 0
+
+
+def test_windows_on_the_fly_are_the_stored_ones(tmp_path: Path) -> None:
+    """Data prepared with store="series" give the very rows that store="vectors" holds."""
+    write_synthetic_abide(tmp_path / "raw", scanners=SITES[:1], subjects=2)
+    stores: tuple[Store, Store] = ("vectors", "series")
+    for store in stores:
+        prepare(tmp_path / "raw", tmp_path / store, Options(store=store))
+    stored, computed = (ConnectomeDataset(tmp_path / store / "NORTH", "all") for store in stores)
+    index = [100, 3, 3, 60]
+    assert torch.equal(stored.__getitems__(index)["image"], computed.__getitems__(index)["image"])
+    assert torch.equal(stored.__getitems__(index)["label"], computed.__getitems__(index)["label"])
 
 
 def test_missing_folder_is_named_absolutely(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
