@@ -40,6 +40,8 @@ class ProximalDistance:
 
     def __call__(self) -> Tensor:
         """Return the term, a scalar tied to the parameters."""
+        if not self._parameters:
+            return torch.zeros(())
         is_squared = self._form == "paper"
         value: Tensor = _Distance.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self._mu, is_squared, self._anchors, *self._parameters
