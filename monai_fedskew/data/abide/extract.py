@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Extracted:
-    """What was written: names of `files`, and the labels of a file whose column is `flat`: no valid voxel, or no signal."""
+    """Names of the `files` written, and the labels of a file whose column is `flat`: no valid voxel, or no signal."""
 
     folder: Path
     files: tuple[str, ...]
@@ -126,10 +126,10 @@ def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) ->
         raise DataError(f"{path}: cannot be read as NIfTI ({error}); the file is truncated or damaged") from error
     if data.ndim != 4:
         raise DataError(f"{path}: expected a 4D image (x, y, z, volumes), found shape {data.shape}")
-    weights = np.isfinite(data).all(axis=3).astype(np.float32)
+    weights: npt.NDArray[np.float32] = np.asarray(np.isfinite(data).all(axis=3), np.float32)
     if mask is not None:
         first = nibabel.Nifti1Image(weights, image.affine)
-        weights *= np.asarray(_resample(resample_to_img, mask, first, "nearest").dataobj) > 0
+        weights[~(np.asarray(_resample(resample_to_img, mask, first, "nearest").dataobj) > 0)] = 0
     wanted = np.asarray(atlas.dataobj).astype(np.int32)
     wanted[~np.isin(wanted, labels)] = 0
     grid = nibabel.Nifti1Image(wanted, atlas.affine)
