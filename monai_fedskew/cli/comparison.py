@@ -17,11 +17,10 @@ from monai_fedskew.cli.execute import RunSpec, bundle_about, execute, find_sites
 from monai_fedskew.cli.progress import bar
 from monai_fedskew.cli.study import Study
 from monai_fedskew.core.messages import History
-from monai_fedskew.core.method import parse
 from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
 from monai_fedskew.federation.run_folder import write_json
 from monai_fedskew.federation.settings import Settings
-from monai_fedskew.methods import METHODS
+from monai_fedskew.methods import parse_method
 from monai_fedskew.reports import render_certainty, render_table, write_csv, write_report
 from monai_fedskew.reports.results import slug
 
@@ -59,7 +58,7 @@ def run_comparison(
         RoundError: some runs failed; the others are finished and in the table.
     """
     for method in study.methods:
-        parse(method, METHODS)
+        parse_method(method)
     find_sites(data, study.sites)
     specs = list(_specs(bundle, data, study, out))
     _prepare(out, resume=resume, force=force)

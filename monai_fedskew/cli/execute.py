@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from monai_fedskew.core.messages import History
-from monai_fedskew.core.method import Method, parse
+from monai_fedskew.core.method import Method
 from monai_fedskew.data.manifest import read_manifest, site_folders
 from monai_fedskew.engines.simulator import Outcome, simulate
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation.final import finish_site, overall
 from monai_fedskew.federation.run_folder import open_run, write_json
 from monai_fedskew.federation.settings import Settings
-from monai_fedskew.methods import METHODS
+from monai_fedskew.methods import parse_method
 from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.pool import PooledSites
 
@@ -57,7 +57,7 @@ def execute(
 ) -> dict[str, Any]:
     """Run, score on test data, export the sites; return the summary that summary.json holds."""
     started = time.monotonic()
-    method = parse(spec.method, METHODS)
+    method = parse_method(spec.method)
     sources = _sources(spec)
     open_run(spec.out, _about(spec, method, sources), resume=resume, force=force)
     training: Mapping[str, Any] = sources

@@ -1,6 +1,6 @@
 """One file, one method; ``METHODS`` is the table of them."""
 
-from monai_fedskew.core.method import Factory
+from monai_fedskew.core.method import Factory, Method, parse
 from monai_fedskew.methods.fedavg import fedavg
 from monai_fedskew.methods.fedbn import fedbn
 from monai_fedskew.methods.fedprox import fedprox
@@ -10,7 +10,7 @@ from monai_fedskew.methods.pooled import pooled
 from monai_fedskew.methods.silobn import silobn
 from monai_fedskew.methods.sitenorm import sitenorm
 
-__all__ = ["METHODS", "fedavg", "fedbn", "fedprox", "fedrdn", "local", "pooled", "silobn", "sitenorm"]
+__all__ = ["METHODS", "fedavg", "fedbn", "fedprox", "fedrdn", "local", "parse_method", "pooled", "silobn", "sitenorm"]
 
 METHODS: dict[str, Factory] = {
     "local": local,
@@ -22,3 +22,15 @@ METHODS: dict[str, Factory] = {
     "fedrdn": fedrdn,
     "pooled": pooled,
 }
+
+
+def parse_method(text: str) -> Method:
+    """Build a method from text, e.g. ``fedrdn+fedbn+fedprox:mu=0.2``; see `core.method.parse`.
+
+    Raises:
+        ConfigError: an unknown method or parameter, a value out of range, or pieces that cannot work together.
+
+    >>> parse_method("fedbn+fedprox:mu=0.2").name
+    'fedbn+fedprox:mu=0.2'
+    """
+    return parse(text, METHODS)

@@ -125,7 +125,7 @@ class BundleSite:
 
     def _drop_handlers(self, parser: ConfigParser) -> None:
         """Take what only serves a run alone out of the configuration; afterwards would parse everything twice."""
-        handlers = parser[_HANDLERS] if _HANDLERS in parser else []
+        handlers = parser.get(_HANDLERS, [])
         names = {kind.__name__ for kind in _LEFT_OUT}
         if isinstance(handlers, list):
             parser[_HANDLERS] = [

@@ -5,7 +5,8 @@ import torch
 
 from monai_fedskew.core import Survey, Update, WeightedMean, weighted_mean
 from monai_fedskew.errors import RoundError
-from monai_fedskew.federation import Server, Settings
+from monai_fedskew.federation.server import Server
+from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import fedavg
 
 
