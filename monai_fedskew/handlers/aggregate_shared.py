@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from ignite.engine import Engine, Events
 from monai.data.utils import set_rnd
-from torch import nn
 
 from monai_fedskew.core.aggregate import weighted_mean
 from monai_fedskew.core.keys import KeyFilter, except_modules
@@ -17,6 +16,7 @@ from monai_fedskew.core.seeding import derive
 from monai_fedskew.core.state import require_same_keys, restore, snapshot
 from monai_fedskew.errors import ConfigError, FedSkewError, RoundError, StateError
 from monai_fedskew.handlers.exchange import broadcast_state, gather_states, gather_values
+from monai_fedskew.handlers.trainer import network_of
 
 __all__ = ["AggregateShared"]
 
@@ -77,20 +77,19 @@ class AggregateShared:
 
     def attach(self, engine: Engine) -> None:
         """Register the handler."""
-        if not isinstance(getattr(engine, "network", None), nn.Module):
-            raise ConfigError(f"AggregateShared: {type(engine).__name__} has no network; attach it to a MONAI trainer")
         engine.add_event_handler(Events.STARTED, self._start)
         engine.add_event_handler(Events.EPOCH_STARTED, self._begin_round)
         engine.add_event_handler(Events.EPOCH_COMPLETED, self._average)
 
     def _start(self, engine: Any) -> None:
+        network = network_of(engine, "AggregateShared")
         _require_group()
         self.site = self.site or f"rank{dist.get_rank()}"
         cards = gather_values(self._card(engine))
         _require_agreement(cards)
         total = sum(card["weight"] for card in cards)
         self._sites, self._p = [card["site"] for card in cards], [card["weight"] / total for card in cards]
-        restore(engine.network, broadcast_state(snapshot(engine.network, self._shared)))
+        restore(network, broadcast_state(snapshot(network, self._shared)))
 
     def _card(self, engine: Any) -> dict[str, Any]:
         """Describe this rank; an error of its own goes on the card, so that no other rank waits for it."""

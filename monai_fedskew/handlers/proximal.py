@@ -6,14 +6,16 @@ from typing import Any, Literal
 
 import torch
 from ignite.engine import Engine, Events
+from monai.engines import Workflow
 from monai.engines.utils import IterationEvents
 from torch import Tensor, nn
 
 from monai_fedskew.core.keys import KeyFilter
 from monai_fedskew.core.state import State
 from monai_fedskew.errors import ConfigError
+from monai_fedskew.handlers.trainer import network_of
 
-__all__ = ["ProximalDistance", "ProximalForm", "ProximalTerm", "require_mu"]
+__all__ = ["ProximalDistance", "ProximalForm", "ProximalTerm", "anchored", "require_mu"]
 
 ProximalForm = Literal["paper", "official"]
 
@@ -82,17 +84,18 @@ class ProximalTerm:
 
     def attach(self, engine: Engine) -> None:
         """Register the handler."""
-        if not isinstance(getattr(engine, "network", None), nn.Module):
-            raise ConfigError(f"ProximalTerm: {type(engine).__name__} has no network; attach it to a MONAI trainer")
+        if not isinstance(engine, Workflow):
+            raise ConfigError(f"ProximalTerm: {type(engine).__name__} has no loss event; attach it to a MONAI trainer")
         if self.mu > 0:
             engine.add_event_handler(Events.EPOCH_STARTED, self._take_anchor)
             engine.add_event_handler(IterationEvents.LOSS_COMPLETED, self._add)
 
     def _take_anchor(self, engine: Any) -> None:
         if (engine.state.epoch - 1) % self.every == 0:
-            entries = engine.network.state_dict()
-            shared = entries if self.share is None else {key: entries[key] for key in self.share(engine.network)}
-            self._distance = ProximalDistance(self.mu, self.variant, anchored(engine.network, shared))
+            network = network_of(engine, "ProximalTerm")
+            entries = network.state_dict()
+            shared = entries if self.share is None else {key: entries[key] for key in self.share(network)}
+            self._distance = ProximalDistance(self.mu, self.variant, anchored(network, shared))
 
     def _add(self, engine: Any) -> None:
         if self._distance is None:

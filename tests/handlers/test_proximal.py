@@ -21,10 +21,10 @@ def trainer(handler, *, epochs, steps=1):
         network=net,
         optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
         loss_function=lambda pred, label: (pred - label).square().mean() / 2,
+        train_handlers=[handler],
         decollate=False,
     )
     losses = []
-    handler.attach(engine)
     engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: losses.append(engine.state.output["loss"].item()))
     engine.run()
     return net.weight.item(), losses
@@ -109,7 +109,7 @@ def test_wrong_values_are_refused(arguments, message) -> None:
         ProximalTerm(**arguments)
 
 
-def test_an_engine_without_network_is_refused() -> None:
+def test_an_engine_without_loss_is_refused() -> None:
     """It belongs on a MONAI trainer."""
-    with pytest.raises(ConfigError, match="ProximalTerm: Engine has no network"):
+    with pytest.raises(ConfigError, match="ProximalTerm: Engine has no loss event; attach it to a MONAI trainer"):
         ProximalTerm().attach(Engine(lambda engine, batch: None))
