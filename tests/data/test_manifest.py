@@ -18,6 +18,7 @@ from monai_fedskew.errors import DataError
 
 
 def manifest(**changes: object) -> SiteManifest:
+    """A small valid manifest with some fields changed."""
     site = SiteManifest(
         site="A",
         label_names=("control", "autism"),
@@ -36,6 +37,7 @@ def manifest(**changes: object) -> SiteManifest:
 
 
 def written(folder: Path, site: SiteManifest) -> Path:
+    """Write a manifest and its data."""
     np.save(folder / "vectors.npy", np.zeros((site.n_rows, site.n_features), np.float32))
     write_manifest(folder, site)
     return folder

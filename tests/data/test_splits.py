@@ -7,6 +7,7 @@ from monai_fedskew.errors import ConfigError, DataError
 
 
 def site(subjects: int = 10, windows: int = 45, groups: int | None = None) -> SiteManifest:
+    """A site of alternating labels."""
     people = tuple(
         Subject(f"{k:07d}", k % 2, windows * k, windows * (k + 1), "" if groups is None else f"g{k % groups}")
         for k in range(subjects)

@@ -160,8 +160,8 @@ class _Scratch:
         cuts = [*range(0, regions, _BLOCK), regions]
         blocks = tuple((a, b, np.empty((chunk, b - a, regions - a), np.float32)) for a, b in pairwise(cuts))
         shape = (chunk, regions * (regions - 1) // 2)
-        centred = np.empty((chunk, window, regions))
-        new = _Scratch(centred, centred.astype(np.float32), blocks, np.empty(shape, np.float32), np.empty(shape, bool))
+        centred, z = np.empty((chunk, window, regions)), np.empty((chunk, window, regions), np.float32)
+        new = _Scratch(centred, z, blocks, np.empty(shape, np.float32), np.empty(shape, bool))
         _kept.scratch = new
         return new
 

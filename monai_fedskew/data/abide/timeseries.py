@@ -90,7 +90,7 @@ def _labels(path: Path, header: bytes) -> tuple[str, ...]:
         raise DataError(
             f"{path}, line 1: expected a header of #labels, found {start!r}; without labels columns are not known"
         )
-    return tuple(word.lstrip("#") for word in header.decode("utf-8", "replace").replace("#", " #").split())
+    return tuple(header.decode("utf-8", "replace").replace("#", " ").split())
 
 
 def _check_labels(path: Path, labels: Sequence[str], expected: Sequence[str], optional: Sequence[str]) -> None:

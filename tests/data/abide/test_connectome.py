@@ -23,7 +23,9 @@ def mixed(volumes: int, regions: int, seed: int = 0) -> np.ndarray:
     return x * 10.0 ** draw.integers(-3, 4, regions) + 1000
 
 
-@pytest.mark.parametrize(("volumes", "regions", "window", "stride"), [(60, 7, 32, 1), (97, 40, 20, 3), (200, 65, 32, 5)])
+@pytest.mark.parametrize(
+    ("volumes", "regions", "window", "stride"), [(60, 7, 32, 1), (97, 40, 20, 3), (200, 65, 32, 5)]
+)
 def test_equals_pearson_and_fisher_window_by_window(volumes: int, regions: int, window: int, stride: int) -> None:
     """Edge k is arctanh of np.corrcoef of its pair, on smooth series with near-duplicates, to 1e-5."""
     series = mixed(volumes, regions)

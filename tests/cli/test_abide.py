@@ -1,0 +1,146 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from monai_fedskew.cli.abide import abide
+from monai_fedskew.cli.main import main
+from monai_fedskew.data.abide.atlas import harvard_oxford
+from monai_fedskew.data.abide.timeseries import write_series
+from monai_fedskew.data.manifest import read_manifest, site_folders
+
+QC = "qc_rater_1,qc_anat_rater_2,qc_func_rater_2,qc_anat_rater_3,qc_func_rater_3"
+
+
+def run(*words: object) -> Result:
+    """Call a subcommand."""
+    return CliRunner().invoke(abide, [str(word) for word in words])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Four samples; one scan of OHSU is shorter than a window."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    labels = sorted([*(region.label for region in harvard_oxford()), "3455"], key=int)
+    lines = [f"SUB_ID,SITE_ID,FILE_ID,DX_GROUP,{QC}"]
+    for k, (sample, volumes) in enumerate(
+        [("NYU", 40), ("NYU", 40), ("UM_1", 40), ("UM_2", 40), ("OHSU", 20)], start=1
+    ):
+        values = np.random.default_rng(k).standard_normal((volumes, 111))
+        write_series(folder / f"{sample}_{k:07d}_rois_ho.1D", labels, values)
+        lines.append(f"{k},{sample},{sample}_{k:07d},{1 + k % 2},OK,OK,OK,OK,OK")
+    (folder / "pheno.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_prepare_prints_what_it_made_and_left_out(data: Path, tmp_path: Path) -> None:
+    """The tables show sites, windows and reasons; the end says seconds and memory."""
+    result = run("prepare", data, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert list(site_folders(tmp_path / "out")) == ["NYU", "UM_1", "UM_2"]
+    for text in (
+        "prepare: 5 of 5",
+        "20 volumes, shorter than the window of 32",
+        "1 scans shorter than the window: OHSU 0000005",
+        "dropped label 3455",
+        "110 regions, 5995 features",
+        "seconds",
+        "MiB",
+    ):
+        assert text in result.output
+    row = next(line.split() for line in result.output.splitlines() if line.split()[:1] == ["NYU"])
+    assert row == ["NYU", "2", "1", "1", "18", "0"]
+
+
+def test_options_reach_the_manifest(data: Path, tmp_path: Path) -> None:
+    """Every option of prepare is recorded."""
+    words = "--site UM --merge-samples --window 30 --stride 5 --estimator ledoit-wolf --no-fisher-z --clip-negative"
+    words += " --constant-roi zero --all-subjects --store series --threads 1"
+    result = run("prepare", data, "--out", tmp_path / "out", *words.split())
+    assert result.exit_code == 0, result.output
+    site = read_manifest(tmp_path / "out" / "UM")
+    assert (site.window, site.stride, site.estimator, site.store, site.n_rows) == (30, 5, "ledoit-wolf", "series", 6)
+    assert site.notes == {
+        "protocol": "none",
+        "samples": "merged",
+        "subjects": "all",
+        "fisher_z": "no",
+        "clip_negative": "yes",
+        "constant_roi": "zero",
+        "exclude": "dead-roi",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["{data}", "--site", "UM"], 2, "UM_1 and UM_2"),
+        (["{data}", "--site", "MIT"], 2, "site 'MIT' is unknown; known: NYU, OHSU, UM_1, UM_2"),
+        (["{data}", "--window", "2"], 2, "window=2"),
+        (["{data}", "--protocol", "fedbn"], 2, "needs the samples UCLA_1, USM"),
+        (["{data}", "--site", "OHSU"], 1, "no subject is left of 1"),
+        (["{tmp}/nowhere"], 1, "does not exist"),
+        (["{tmp}/empty"], 1, "empty: no phenotypic table"),
+    ],
+)
+def test_a_wrong_call_ends_in_one_line(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, text: str
+) -> None:
+    """Exit code 2 for a wrong call, 1 for input that cannot be used; one line that says which."""
+    (tmp_path / "empty").mkdir()
+    words = [word.format(data=data, tmp=tmp_path) for word in words]
+    with pytest.raises(SystemExit, match=f"^{code}$"):
+        main(["abide", "prepare", *words, "--out", str(tmp_path / "out")])
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_folder_needs_force(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second call ends with exit code 2, with --force it replaces the folder."""
+    words = ["prepare", data, "--site", "NYU", "--out", tmp_path / "out"]
+    assert run(*words).exit_code == 0
+    with pytest.raises(SystemExit, match="^2$"):
+        main(["abide", *(str(word) for word in words)])
+    assert "out exists; choose another, or replace it with --force" in capsys.readouterr().err
+    assert run(*words, "--force").exit_code == 0
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Help of every command comes without numpy, pandas, torch or nilearn, and names the options."""
+    code = (
+        "import sys; from click.testing import CliRunner; from monai_fedskew.cli.abide import abide\n"
+        "for name in ('fetch', 'extract', 'prepare'):\n"
+        "    result = CliRunner().invoke(abide, [name, '--help']); assert result.exit_code == 0; print(result.output)\n"
+        "assert not {'numpy', 'pandas', 'torch', 'nilearn'} & set(sys.modules)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    for option in (
+        "--url",
+        "--atlas",
+        "--labels",
+        "--mask",
+        "--merge-samples",
+        "--store",
+        "--exclude",
+        "--all-subjects",
+    ):
+        assert option in result.stdout
+
+
+def test_prepare_needs_no_torch(data: Path, tmp_path: Path) -> None:
+    """The ABIDE path runs on numpy and pandas alone."""
+    code = (
+        "import sys; from click.testing import CliRunner; from monai_fedskew.cli.abide import abide\n"
+        f"result = CliRunner().invoke(abide, ['prepare', {str(data)!r}, '--out', {str(tmp_path / 'out')!r}])\n"
+        "assert result.exit_code == 0, result.output\n"
+        "assert not {'torch', 'monai', 'nilearn'} & set(sys.modules)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,142 @@
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from monai_fedskew.data.abide.connectome import Edges
+from monai_fedskew.data.abide.extract import extract
+from monai_fedskew.data.abide.prepare import Options, prepare
+from monai_fedskew.data.abide.timeseries import read_series
+from monai_fedskew.data.manifest import read_manifest
+from monai_fedskew.errors import ConfigError, DataError
+
+
+def save(path: Path, values: np.ndarray, size: float = 3.0) -> Path:
+    """Write a NIfTI file of cubic voxels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(values, np.diag([size, size, size, 1])), path)
+    return path
+
+
+def labels_csv(path: Path, labels: list[int]) -> Path:
+    """Write a table of regions."""
+    path.write_text("label,name\n" + "".join(f"{label},Region {label}\n" for label in labels))
+    return path
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> tuple[Path, Path, np.ndarray]:
+    """Case 26: a 1 mm atlas with a region of one voxel, and a 3 mm scan; returns atlas, table and signal."""
+    atlas = np.zeros((12, 12, 12), np.int16)
+    atlas[:6], atlas[6:] = 10, 3455
+    atlas[5, 5, 5] = 101
+    atlas[2:4, 2:4, 2:4] = 802
+    signal = np.random.default_rng(0).standard_normal((4, 4, 4, 20)).astype(np.float32)
+    table = labels_csv(tmp_path / "labels.csv", [3455, 10, 802, 101])
+    return save(tmp_path / "atlas.nii.gz", atlas, 1), table, signal
+
+
+def test_no_region_is_lost(lost: tuple[Path, Path, np.ndarray], tmp_path: Path) -> None:
+    """Case 26: four columns in ascending label order, also for the region of one voxel; regions.csv has its centre."""
+    atlas, table, signal = lost
+    save(tmp_path / "scans/A_0000001_func_preproc.nii.gz", signal)
+    done = extract(tmp_path / "scans", atlas, table, tmp_path / "out")
+    assert done.files == ("A_0000001_rois_atlas.1D",)
+    assert done.flat == {}
+    series = read_series(tmp_path / "out" / done.files[0], ["10", "101", "802", "3455"])
+    assert series.labels == ("10", "101", "802", "3455")
+    assert series.values.shape == (20, 4)
+    # voxel (5, 5, 5) mm lies between scan voxels 1 (3 mm) and 2 (6 mm): weights 1/3 and 2/3 along each axis
+    w = np.array([1, 2]) / 3
+    expected = np.einsum("ijkt,i,j,k->t", signal[1:3, 1:3, 1:3].astype(float), w, w, w)
+    np.testing.assert_allclose(series.values[:, 1], expected, rtol=1e-5, atol=1e-6)
+    assert "101,Region 101,5.0,5.0,5.0" in (tmp_path / "out/regions.csv").read_text()
+
+
+def test_nan_voxels_do_not_count(tmp_path: Path) -> None:
+    """Case 26: the mean is over the finite voxels, neither NaN nor drawn to zero; one bad volume is enough."""
+    atlas = save(tmp_path / "atlas.nii.gz", np.repeat(np.array([1, 2], np.int16), 8).reshape(4, 2, 2))
+    signal = np.random.default_rng(0).standard_normal((4, 2, 2, 9)).astype(np.float32) + 100
+    signal[0, 0, 0], signal[3, 1, 1, 4] = np.nan, np.inf
+    save(tmp_path / "scans/a.nii", signal)
+    extract(tmp_path / "scans", atlas, labels_csv(tmp_path / "labels.csv", [1, 2]), tmp_path / "out")
+    values = read_series(tmp_path / "out/a_rois_atlas.1D", ["1", "2"]).values
+    np.testing.assert_allclose(values[:, 0], signal[:2].reshape(8, 9)[1:].mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(values[:, 1], signal[2:].reshape(8, 9)[:-1].mean(axis=0), rtol=1e-6)
+
+
+def test_a_3d_scan_is_refused(lost: tuple[Path, Path, np.ndarray], tmp_path: Path) -> None:
+    """Case 26: a ValueError with the file's name and '4D'; a truncated file is named too."""
+    atlas, table, signal = lost
+    path = save(tmp_path / "scans/func_3d.nii.gz", signal[..., 0])
+    with pytest.raises(ValueError, match="func_3d.nii.gz: expected a 4D image"):
+        extract(tmp_path / "scans", atlas, table, tmp_path / "out")
+    save(path, signal)
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(DataError, match="func_3d.nii.gz: cannot be read as NIfTI"):
+        extract(tmp_path / "scans", atlas, table, tmp_path / "out", force=True)
+
+
+def test_voxels_outside_the_brain_do_not_count(tmp_path: Path) -> None:
+    """Case 27: a region half outside is the mean of its inside, 10 + sin; one fully outside is a named flat column."""
+    t = np.arange(40)
+    atlas, brain, signal = (
+        np.zeros((6, 6, 6), np.int16),
+        np.zeros((6, 6, 6), np.uint8),
+        np.zeros((6, 6, 6, 40), np.float32),
+    )
+    atlas[:2], atlas[2:4], atlas[4:], brain[1:4] = 1, 2, 3, 1
+    signal[1], signal[2:4] = 10 + np.sin(t / 3), 20 + np.cos(t / 3)
+    save(tmp_path / "scans/A_0000001.nii.gz", signal)
+    atlas_path, mask = save(tmp_path / "atlas.nii.gz", atlas), save(tmp_path / "mask.nii.gz", brain)
+    table = labels_csv(tmp_path / "labels.csv", [1, 2, 3])
+    done = extract(tmp_path / "scans", atlas_path, table, tmp_path / "out", mask=mask)
+    assert done.flat == {"A_0000001_rois_atlas.1D": ("3",)}
+    values = read_series(tmp_path / "out/A_0000001_rois_atlas.1D", ["1", "2", "3"]).values
+    np.testing.assert_allclose(values[:, 0], 10 + np.sin(t / 3), rtol=1e-6)
+    np.testing.assert_allclose(values[:, 1], 20 + np.cos(t / 3), rtol=1e-6)
+    assert (values[:, 2] == 0).all()
+    assert values[:, 0].mean() == pytest.approx(10.012, abs=1e-3)
+
+
+def test_extracted_series_can_be_prepared(tmp_path: Path) -> None:
+    """The table is copied along; prepare takes regions from regions.csv, and 3455 is a region if the atlas has it."""
+    draw = np.random.default_rng(1)
+    atlas = save(tmp_path / "atlas.nii.gz", np.array([10, 101, 3455, 7], np.int16).reshape(4, 1, 1))
+    for k in (1, 2):
+        save(
+            tmp_path / f"scans/A_000000{k}_func_preproc.nii.gz", draw.standard_normal((4, 1, 1, 30)).astype(np.float32)
+        )
+    (tmp_path / "scans/pheno.csv").write_text("SUB_ID,FILE_ID,SITE_ID,DX_GROUP\n1,A_0000001,A,1\n2,A_0000002,A,2\n")
+    extract(tmp_path / "scans", atlas, labels_csv(tmp_path / "labels.csv", [10, 101, 3455]), tmp_path / "series")
+    prepare(tmp_path / "series", tmp_path / "out", Options(quality_checked=False, edges=Edges(20)))
+    site = read_manifest(tmp_path / "out/A")
+    assert site.feature_names == ("10-101", "10-3455", "101-3455")
+    assert [region.xyz for region in site.regions] == [(0, 0, 0), (3, 0, 0), (6, 0, 0)]
+    assert site.n_rows == 22
+
+
+def test_wrong_input_is_named(lost: tuple[Path, Path, np.ndarray], tmp_path: Path) -> None:
+    """A label the atlas lacks, a table without labels, no scan, an atlas that is no volume, an existing folder."""
+    atlas, table, signal = lost
+    save(tmp_path / "scans/a.nii.gz", signal)
+    wrong = labels_csv(tmp_path / "wrong.csv", [10, 102])
+    with pytest.raises(DataError, match="atlas.nii.gz: label 102 of .*wrong.csv is not in the atlas"):
+        extract(tmp_path / "scans", atlas, wrong, tmp_path / "out")
+    wrong.write_text("name\nx\n")
+    with pytest.raises(DataError, match="wrong.csv: column 'label'"):
+        extract(tmp_path / "scans", atlas, wrong, tmp_path / "out")
+    wrong.write_text("label\nx\n")
+    with pytest.raises(DataError, match="wrong.csv: labels must be whole numbers"):
+        extract(tmp_path / "scans", atlas, wrong, tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty: no NIfTI file"):
+        extract(tmp_path / "empty", atlas, table, tmp_path / "out")
+    save(tmp_path / "atlas4d.nii.gz", signal)
+    with pytest.raises(DataError, match="atlas4d.nii.gz: expected a 3D image of labels"):
+        extract(tmp_path / "scans", tmp_path / "atlas4d.nii.gz", table, tmp_path / "out", force=True)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ConfigError, match="out exists"):
+        extract(tmp_path / "scans", atlas, table, tmp_path / "out")
