@@ -4,8 +4,8 @@ An edge is Pearson's r of two regions within the window, by default Fisher-trans
 1 - 1e-7. Edges come as the upper triangle, row by row: (0,1), (0,2), ... (R-2,R-1), as in `np.triu_indices(R, 1)`.
 
 One matrix product a window over standardised columns gives all edges. Means and variances are float64; the product is
-float32, whose error of 4e-7 in r matters only where arctanh is steep, so edges with |r| > 0.95 (about 1 in 1,300)
-are computed again in float64.
+float32, whose error of 4e-7 in r matters only where arctanh is steep, so edges with |r| > 0.97 (about 1 in
+10,000) are computed again in float64.
 """
 
 import threading
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 
-_STEEP = 0.95
+_STEEP = 0.97
 _LIMIT = 1 - 1e-7
 _CHUNK = 74  # windows a thread works on at once
 _kept = threading.local()  # the scratch of each thread
@@ -116,36 +116,44 @@ def connectomes(
 
 @dataclass(frozen=True)
 class _Standardised:
-    """All windows of a series, ready to be standardised: z = (x - mean) * scale has zero sum and unit norm."""
+    """All windows of a series, ready to be standardised: z = (x - mean) * scale has zero sum and unit norm.
 
-    windows: Floats | Rows
+    `single` are the windows in float32, where that is enough: the mean of no window is far off its deviation.
+    """
+
+    windows: Floats
     means: Floats
     scales: Floats
+    single: Rows | None
 
     @staticmethod
     def of(series: Floats, edges: Edges) -> "_Standardised":
         x = series - series.mean(axis=0)
+        deviations = x.std(axis=0)
+        x /= np.where(deviations > 0, deviations, 1.0)
         size, step = edges.window, edges.stride
-        windows = sliding_window_view(x, size, axis=0)[::step].transpose(0, 2, 1)
+        windows = _windows(x, size, step)
         first, squares = (_moving_sums(part, size)[::step] for part in (x, x * x))
         means = first / size
-        squares = squares - first * means
+        offsets = first * means
+        squares = squares - offsets
         # the difference loses digits where a window hardly moves about a far-off mean: sum those directly
-        quiet = squares < 1e-6 * first * means
+        quiet = squares < 1e-6 * offsets
         for window, region in np.argwhere(quiet) if quiet.any() else ():
             values = windows[window, :, region]
             means[window, region] = values.mean()
             squares[window, region] = np.square(values - values.mean()).sum()
         still = constant_in_windows(series, size)[::step] | (squares <= 0)
-        scales = np.where(still, 0.0, 1 / np.sqrt(np.where(still, 1.0, squares)))
-        return _Standardised(windows, means, scales)
+        squares[still] = np.inf
+        is_close = bool((offsets <= 25 * squares).all())
+        single = _windows(x.astype(np.float32), size, step) if is_close else None
+        return _Standardised(windows, means, 1 / np.sqrt(squares), single)
 
 
 @dataclass(frozen=True)
 class _Scratch:
     """Arrays used again for every chunk: fresh ones would cost as much as the arithmetic."""
 
-    centred: Floats
     z: Rows
     blocks: tuple[tuple[int, int, Rows], ...]
     size: Rows
@@ -155,13 +163,13 @@ class _Scratch:
     def of(chunk: int, window: int, regions: int) -> "_Scratch":
         """Return the scratch of this thread, made anew if the shape is another than last time."""
         old: _Scratch | None = getattr(_kept, "scratch", None)
-        if old is not None and old.centred.shape == (chunk, window, regions):
+        if old is not None and old.z.shape == (chunk, window, regions):
             return old
         cuts = [*range(0, regions, _BLOCK), regions]
         blocks = tuple((a, b, np.empty((chunk, b - a, regions - a), np.float32)) for a, b in pairwise(cuts))
         shape = (chunk, regions * (regions - 1) // 2)
-        centred, z = np.empty((chunk, window, regions)), np.empty((chunk, window, regions), np.float32)
-        new = _Scratch(centred, z, blocks, np.empty(shape, np.float32), np.empty(shape, bool))
+        z = np.empty((chunk, window, regions), np.float32)
+        new = _Scratch(z, blocks, np.empty(shape, np.float32), np.empty(shape, bool))
         _kept.scratch = new
         return new
 
@@ -179,7 +187,7 @@ def _fill(out: Rows, prepared: _Standardised, numbers: Index, edges: Edges, thre
             width = regions - start - row - 1
             out[:, at : at + width] = block[: len(numbers), row, row + 1 :]
             at += width
-    _run([partial(_finish, out, prepared.scales[numbers], edges, scratch, part) for part in parts])
+    _run([partial(_finish, out, prepared, numbers, edges, scratch, part) for part in parts])
 
 
 def _run(tasks: list[Callable[[], None]]) -> None:
@@ -193,23 +201,25 @@ def _multiply(prepared: _Standardised, numbers: Index, scratch: _Scratch, part: 
     """Standardise windows and multiply; blocks of rows spare most of the lower triangle."""
     mine = numbers[part]
     pick = slice(int(mine[0]), int(mine[-1]) + 1) if (np.diff(mine) == 1).all() else mine
-    centred, z = scratch.centred[part], scratch.z[part]
-    np.subtract(prepared.windows[pick], prepared.means[pick, None, :], out=centred)
-    z[...] = centred
+    z, means = scratch.z[part], prepared.means[pick, None, :]
+    if prepared.single is not None:
+        np.subtract(prepared.single[pick], means.astype(np.float32), out=z)
+    else:
+        z[...] = prepared.windows[pick] - means
     z *= prepared.scales[pick, None, :].astype(np.float32)
     for start, stop, block in scratch.blocks:
         np.matmul(z[:, :, start:stop].transpose(0, 2, 1), z[:, :, start:], out=block[part])
 
 
-def _finish(rows: Rows, scales: Floats, edges: Edges, scratch: _Scratch, part: slice) -> None:
+def _finish(rows: Rows, prepared: _Standardised, numbers: Index, edges: Edges, scratch: _Scratch, part: slice) -> None:
     """Compute steep edges again, shrink and transform, in place."""
-    out, centred, is_steep = rows[part], scratch.centred[part], scratch.is_steep[part]
+    out, is_steep = rows[part], scratch.is_steep[part]
     np.abs(out, out=scratch.size[part])
     np.greater(scratch.size[part], _STEEP, out=is_steep)
     steep = np.flatnonzero(is_steep)
-    exact = _exact(centred, scales[part], steep, out.shape[1])
+    exact = _exact(prepared, numbers[part], steep)
     if edges.estimator == "ledoit-wolf":
-        shrink = _shrinkage(centred * scales[part, None, :], out, steep, exact)
+        shrink = _shrinkage(scratch.z[part].astype(np.float64), out, steep, exact)
         exact *= shrink[steep // out.shape[1]]
         out *= shrink[:, None].astype(np.float32)
     out.reshape(-1)[steep] = 0
@@ -221,6 +231,11 @@ def _finish(rows: Rows, scales: Floats, edges: Edges, scratch: _Scratch, part: s
     out.reshape(-1)[steep] = exact
     if edges.clip_negative:
         np.maximum(out, 0, out=out)
+
+
+def _windows(x: np.ndarray[tuple[int, ...], np.dtype[Any]], size: int, step: int) -> Any:
+    """View a series as (windows, volumes, regions)."""
+    return sliding_window_view(x, size, axis=0)[::step].transpose(0, 2, 1)
 
 
 def _moving_sums(x: Floats, size: int) -> Floats:
@@ -237,12 +252,16 @@ def _moving_sums(x: Floats, size: int) -> Floats:
         width *= 2
 
 
-def _exact(centred: Floats, scales: Floats, steep: Index, features: int) -> Floats:
-    """Compute the edges at flat positions `steep` in float64."""
-    window, edge = np.divmod(steep, features)
-    first, second = (side[edge] for side in _pairs(centred.shape[2]))
-    exact: Floats = np.einsum("kt,kt->k", centred[window, :, first], centred[window, :, second])
-    return exact * scales[window, first] * scales[window, second]
+def _exact(prepared: _Standardised, numbers: Index, steep: Index) -> Floats:
+    """Compute the edges at flat positions `steep` of some windows in float64."""
+    regions = prepared.means.shape[1]
+    row, edge = np.divmod(steep, regions * (regions - 1) // 2)
+    window, sides = numbers[row], []
+    for region in (side[edge] for side in _pairs(regions)):
+        centred = prepared.windows[window, :, region] - prepared.means[window, region, None]
+        sides.append(centred * prepared.scales[window, region, None])
+    exact: Floats = np.einsum("kt,kt->k", *sides)
+    return exact
 
 
 @cache

@@ -3,6 +3,7 @@
 import hashlib
 import io
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,34 +42,50 @@ class RunningMoments:
 
 @dataclass
 class ArrayWriter:
-    """An open `.npy` file that grows row by row; `sha256` is of the rows, without the header."""
+    """An open `.npy` file that grows row by row; `sha256` is of the rows, without the header.
+
+    Hashing and writing go on in a thread of their own while the next rows are computed.
+    """
 
     file: io.FileIO
     columns: int
     dtype: np.dtype[Any]
+    thread: ThreadPoolExecutor
     rows: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
-    memory: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    pending: Future[None] | None = None
+    memory: list[npt.NDArray[np.float32]] = field(default_factory=lambda: [np.empty(0, np.float32)] * 2)
 
     def append(self, rows: npt.NDArray[Any]) -> None:
-        """Write (rows, columns) values."""
-        view = np.ascontiguousarray(rows, self.dtype).data.cast("B")
-        self.digest.update(view)
-        written = 0
-        while written < len(view):
-            written += self.file.write(view[written:]) or 0
+        """Write (rows, columns) values, which must not change before the next call returns."""
+        self.wait()
+        self.pending = self.thread.submit(self._write, np.ascontiguousarray(rows, self.dtype))
         self.rows += len(rows)
 
     def buffer(self, rows: int, columns: int) -> npt.NDArray[np.float32]:
-        """Return an uninitialised (rows, columns) array, the same memory each time."""
-        if self.memory.size < rows * columns:
-            self.memory = np.empty(rows * columns, np.float32)
-        return self.memory[: rows * columns].reshape(rows, columns)
+        """Return an uninitialised (rows, columns) array, one of two in turn."""
+        self.memory.reverse()
+        if self.memory[0].size < rows * columns:
+            self.memory[0] = np.empty(rows * columns, np.float32)
+        return self.memory[0][: rows * columns].reshape(rows, columns)
+
+    def wait(self) -> None:
+        """Wait until everything is written; raises what went wrong."""
+        if self.pending is not None:
+            self.pending.result()
 
     @property
     def sha256(self) -> str:
         """SHA-256 of the rows written so far."""
+        self.wait()
         return str(self.digest.hexdigest())
+
+    def _write(self, rows: npt.NDArray[Any]) -> None:
+        view = rows.data.cast("B")
+        self.digest.update(view)
+        written = 0
+        while written < len(view):
+            written += self.file.write(view[written:]) or 0
 
 
 @contextmanager
@@ -84,10 +101,11 @@ def open_array(path: Path, columns: int, dtype: str) -> Iterator[ArrayWriter]:
         ...     np.load(Path(tmp) / "x.npy").shape
         (4, 2)
     """
-    with path.open("wb", buffering=0) as file:
-        writer = ArrayWriter(file, columns, np.dtype(dtype))
+    with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1) as thread:
+        writer = ArrayWriter(file, columns, np.dtype(dtype), thread)
         file.write(_header(writer))
         yield writer
+        writer.wait()
         file.seek(0)
         file.write(_header(writer))
 
