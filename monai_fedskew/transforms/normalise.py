@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from monai_fedskew.errors import DataError
+from monai_fedskew.transforms.reuse import ReusedMemory
 from monai_fedskew.transforms.statistics import SiteStatistics, require_comparable
 
 __all__ = ["NormaliseBatch", "SiteNormaliser"]
@@ -40,7 +41,7 @@ class SiteNormaliser:
         self._mean = mean.reshape(-1, mean.shape[-1])
         self._std = torch.where(std == 0, torch.ones_like(std), std).reshape(-1, std.shape[-1])
         self._cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
-        self._scratch = torch.empty(0)
+        self._results, self._scratch = ReusedMemory(), ReusedMemory()
 
     @classmethod
     def of(cls, sites: Sequence[SiteStatistics]) -> "SiteNormaliser":
@@ -75,8 +76,16 @@ class SiteNormaliser:
             inputs = inputs.float()
         mean, std = self._tables(inputs)
         shape = (-1, channels, *[1] * (inputs.ndim - 2))
-        centred = inputs - self._rows(mean, mean_rows).view(shape)
-        return centred.div_(self._rows(std, mean_rows if std_rows is None else std_rows).view(shape))
+        std_rows = mean_rows if std_rows is None else std_rows
+        out = scratch = None
+        if type(inputs) is Tensor and inputs.device.type == "cpu" and not inputs.requires_grad:
+            out = self._results.empty(tuple(inputs.shape), inputs.dtype)
+            if std_rows is not None:
+                scratch = self._scratch.empty((len(inputs), channels), inputs.dtype)
+        # Means are gathered where the result will be: 100 x 5995 numbers are moved once less.
+        place = out if inputs.shape[1:] == (channels,) else None
+        centred = torch.sub(inputs, _rows(mean, mean_rows, place).view(shape), out=out)
+        return centred.div_(_rows(std, std_rows, scratch).view(shape))
 
     def _tables(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         kind = (inputs.dtype, inputs.device)
@@ -84,15 +93,12 @@ class SiteNormaliser:
             self._cast[kind] = (self._mean.to(inputs.device, inputs.dtype), self._std.to(inputs.device, inputs.dtype))
         return self._cast[kind]
 
-    def _rows(self, table: Tensor, rows: Tensor | None) -> Tensor:
-        if rows is None:
-            return table[:1]
-        size = len(rows) * table.shape[1]
-        if self._scratch.numel() < size or (self._scratch.dtype, self._scratch.device) != (table.dtype, table.device):
-            self._scratch = table.new_empty(size)
-        # One buffer for mean and std in turn: gathering 100 x 5995 into fresh memory costs more than the arithmetic.
-        out = self._scratch[:size].view(len(rows), table.shape[1])
-        return torch.index_select(table, 0, rows.to(table.device), out=out)
+
+def _rows(table: Tensor, rows: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Return the first row, or those asked for, in ``out`` if it is given."""
+    if rows is None:
+        return table[:1]
+    return torch.index_select(table, 0, rows.to(table.device), out=out)
 
 
 class NormaliseBatch:
