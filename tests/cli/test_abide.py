@@ -2,6 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -144,3 +145,29 @@ def test_prepare_needs_no_torch(data: Path, tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_extract_names_flat_regions(tmp_path: Path) -> None:
+    """Extract reports the region without signal, and writes what prepare reads."""
+    (tmp_path / "scans").mkdir()
+    signal = np.random.default_rng(0).standard_normal((3, 1, 1, 12)).astype(np.float32)
+    signal[2] = 0
+    nibabel.save(nibabel.Nifti1Image(signal, np.eye(4)), tmp_path / "scans" / "A_0000001.nii.gz")
+    atlas = nibabel.Nifti1Image(np.array([1, 2, 3], np.int16).reshape(3, 1, 1), np.eye(4))
+    nibabel.save(atlas, tmp_path / "atlas.nii.gz")
+    (tmp_path / "labels.csv").write_text("index,name\n1,a\n2,b\n3,c\n")
+    words = ["--atlas", tmp_path / "atlas.nii.gz", "--labels", tmp_path / "labels.csv", "--out", tmp_path / "out"]
+    result = run("extract", tmp_path / "scans", *words)
+    assert result.exit_code == 0, result.output
+    assert "constant ROI 3 (no signal inside the field of view): A_0000001_rois_atlas.1D" in result.output
+    assert "1 scans in" in result.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["A_0000001_rois_atlas.1D", "regions.csv"]
+
+
+def test_fetch_fails_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a server the command ends with exit code 1 and says how to go on."""
+    with pytest.raises(SystemExit, match="^1$"):
+        main(["abide", "fetch", str(tmp_path), "--protocol", "fedbn", "--url", "http://127.0.0.1:9"])
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "run the same command again" in error

@@ -133,7 +133,7 @@ def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) ->
     wanted = np.asarray(atlas.dataobj).astype(np.int32)
     wanted[~np.isin(wanted, labels)] = 0
     grid = nibabel.Nifti1Image(wanted, atlas.affine)
-    masker = NiftiLabelsMasker(grid, resampling_target=None, standardize=None, detrend=False, reports=False)
+    masker = NiftiLabelsMasker(grid, resampling_target=None, reports=False)
     masker.fit()
 
     def average(values: npt.NDArray[np.float32]) -> Floats:

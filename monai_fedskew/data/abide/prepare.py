@@ -239,8 +239,12 @@ def _whole_or_nothing(out: Path) -> Iterator[Path]:
     try:
         yield temporary
         if out.exists():
-            shutil.rmtree(out)
-        temporary.rename(out)
+            old = temporary.with_name(f"{temporary.name}.old")
+            out.rename(old)
+            temporary.rename(out)
+            shutil.rmtree(old)
+        else:
+            temporary.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

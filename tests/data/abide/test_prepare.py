@@ -308,3 +308,21 @@ def test_memory_does_not_grow_with_subjects(study: Study, tmp_path: Path) -> Non
         peaks[site] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peaks["B"] < peaks["A"] + 69 * 5995 * 4 / 10
+
+
+def test_real_edges_equal_an_independent_computation(abide: Path, tmp_path: Path) -> None:
+    """On a real site, edges named by their pair equal arctanh of np.corrcoef of the two columns read by np.loadtxt."""
+    prepare(abide, tmp_path / "out", Options(sites=("UCLA_1",), edges=Edges(32, 40)))
+    site = read_manifest(tmp_path / "out/UCLA_1")
+    vectors = np.load(tmp_path / "out/UCLA_1/vectors.npy")
+    draw = np.random.default_rng(0)
+    paths = {path.name.split("_")[2]: path for path in abide.rglob("UCLA_1_*.1D")}
+    for subject in draw.permutation(np.array(site.subjects, dtype=object))[:5]:
+        header = paths[subject.id].read_text().split("\n")[0].replace("#", "").split()
+        values = np.loadtxt(paths[subject.id])
+        for row in range(subject.start, subject.stop):
+            first = 40 * (row - subject.start)
+            for k in draw.integers(0, 5995, 10):
+                a, b = (header.index(label) for label in site.feature_names[k].split("-"))
+                r = np.corrcoef(values[first : first + 32, a], values[first : first + 32, b])[0, 1]
+                assert vectors[row, k] == pytest.approx(np.arctanh(r), abs=1e-5)
