@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
 from monai_fedskew.core import parse, unnest
@@ -16,37 +15,6 @@ from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.locate import find_bundle
 
 SITES, SEED, ROUNDS, EPOCHS = ("EAST", "NORTH"), 3, 3, 2
-HANDLERS = "monai_fedskew.handlers"
-
-# What a bundle needs beside its train.yaml: which rank is which site, the simulator's first weights, the handlers.
-OVERLAY = {
-    "sites": list(SITES),
-    "rank": {"_target_": "os.getenv", "key": "RANK"},
-    "site": "$@sites[int(@rank)]",
-    "max_epochs": ROUNDS * EPOCHS,
-    "val_interval": 0,
-    "initialize": [
-        {
-            "_target_": "torch.manual_seed",
-            "seed": {"_target_": "monai_fedskew.core.derive", "seed": SEED, "part": "network"},
-        },
-        "$@network",
-    ],
-    "train#handlers": [
-        {
-            "_target_": f"{HANDLERS}.AggregateShared",
-            "every": EPOCHS,
-            "seed": SEED,
-            "site": "@site",
-        },
-        {
-            "_target_": f"{HANDLERS}.ProximalTerm",
-            "mu": 0.5,
-            "every": EPOCHS,
-            "share": {"_target_": "monai_fedskew.core.except_modules"},
-        },
-    ],
-}
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +24,16 @@ def data(tmp_path_factory) -> Path:
 
 
 def test_torchrun_of_a_bundle_is_the_simulator_bit_for_bit(data, tmp_path) -> None:
-    """Two ranks with plain monai.bundle, AggregateShared and ProximalTerm against fedbn+fedprox in one process."""
-    bundle, overlay = find_bundle("abide_connectome"), tmp_path / "torchrun.yaml"
-    overlay.write_text(yaml.safe_dump({**OVERLAY, "dataset_dir": f"${str(data)!r} + '/' + @site"}))
+    """Two ranks of the shipped overlay, with AggregateShared and ProximalTerm, against fedbn+fedprox in one process."""
+    bundle = find_bundle("abide_connectome")
+    files = [str(bundle / "configs" / name) for name in ("train.yaml", "torchrun.yaml")]
+    run = {"sites": list(SITES), "data_dir": data, "in_features": 66, "rounds": ROUNDS, "every": EPOCHS, "seed": SEED}
+    run |= {"fedprox_mu": 0.5, "output_root": tmp_path}
     launch = ["--nnodes", "1", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1"]
     call = [
         *(sys.executable, "-m", "torch.distributed.run", *launch, "--rdzv-endpoint", "127.0.0.1:0"),
-        *("-m", "monai.bundle", "run", "--config_file", str([str(bundle / "configs" / "train.yaml"), str(overlay)])),
-        *("--in_features", "66", "--output_dir", f"${str(tmp_path)!r} + '/' + @site"),
+        *("-m", "monai.bundle", "run", "--config_file", str(files)),
+        *(word for name, value in run.items() for word in (f"--{name}", str(value))),
     ]
     done = subprocess.run(call, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[:4000] + done.stderr[-500:]
