@@ -187,7 +187,7 @@ def _fill(out: Rows, prepared: _Standardised, numbers: Index, edges: Edges, thre
             width = regions - start - row - 1
             out[:, at : at + width] = block[: len(numbers), row, row + 1 :]
             at += width
-    _run([partial(_finish, out, prepared, numbers, edges, scratch, part) for part in parts])
+    _run([partial(_finish, out, prepared, numbers, edges, scratch=scratch, part=part) for part in parts])
 
 
 def _run(tasks: list[Callable[[], None]]) -> None:
@@ -211,7 +211,9 @@ def _multiply(prepared: _Standardised, numbers: Index, scratch: _Scratch, part: 
         np.matmul(z[:, :, start:stop].transpose(0, 2, 1), z[:, :, start:], out=block[part])
 
 
-def _finish(rows: Rows, prepared: _Standardised, numbers: Index, edges: Edges, scratch: _Scratch, part: slice) -> None:
+def _finish(
+    rows: Rows, prepared: _Standardised, numbers: Index, edges: Edges, *, scratch: _Scratch, part: slice
+) -> None:
     """Compute steep edges again, shrink and transform, in place."""
     out, is_steep = rows[part], scratch.is_steep[part]
     np.abs(out, out=scratch.size[part])

@@ -11,6 +11,7 @@ import logging
 import re
 import shutil
 import warnings
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from monai_fedskew.data.abide.atlas import write_regions
+from monai_fedskew.data.abide.folders import check_folders, whole_or_nothing
 from monai_fedskew.data.abide.sliding import constant_columns
 from monai_fedskew.data.abide.timeseries import write_series
 from monai_fedskew.data.manifest import Region
-from monai_fedskew.errors import ConfigError, DataError
+from monai_fedskew.errors import DataError
 
 __all__ = ["Extracted", "extract", "region_means"]
 
@@ -61,7 +63,7 @@ def extract(
         labels: CSV with a column `label` (or `index`) and, if known, `name`: the regions wanted.
         out: folder to write: one `.1D` a scan, and regions.csv with the centres in the atlas's space (mm).
         mask: 3-D NIfTI of the brain; voxels outside do not count.
-        force: whether files in an existing `out` may be replaced.
+        force: whether an earlier `out` may be replaced.
         progress: called with the number of scans done, of all, and the newest name.
 
     Raises:
@@ -74,27 +76,29 @@ def extract(
     import nibabel
 
     data, out = Path(data), Path(out)
-    if out.exists() and not force:
-        raise ConfigError(f"output folder {out} exists; choose another, or replace files with --force")
+    check_folders(data, out, force=force, mark="regions.csv")
     scans = _scans(data, {Path(atlas).resolve(), *((Path(mask).resolve(),) if mask else ())}, out)
+    names = [re.sub("_func_preproc$", "", _NIFTI.sub("", path.name)) for path in scans]
+    for path, name in zip(scans, names, strict=True):
+        if names.count(name) > 1:
+            raise DataError(f"{path}: another scan below {data} is named {name} too; FILE_IDs must differ")
+        _load_4d(path)  # the header only: a scan that is none stops the work before it begins
     atlas_image = nibabel.load(atlas)
     regions = _regions(atlas, atlas_image, labels)
     mask_image = nibabel.load(mask) if mask else None
     tag = re.sub(r"[^A-Za-z0-9]", "", _NIFTI.sub("", Path(atlas).name))
     flat: dict[str, tuple[str, ...]] = {}
-    out.mkdir(parents=True, exist_ok=True)
-    write_regions(out / "regions.csv", regions)
-    for done, path in enumerate(scans):
-        progress(done, len(scans), path.name)
-        name = f"{re.sub('_func_preproc$', '', _NIFTI.sub('', path.name))}_rois_{tag}.1D"
-        values, still = region_means(path, atlas_image, [int(region.label) for region in regions], mask_image)
-        temporary = out / f".{name}"
-        write_series(temporary, [region.label for region in regions], values)
-        temporary.rename(out / name)
-        flat[name] = tuple(str(label) for label in still)
-    progress(len(scans), len(scans), "")
-    for table in data.rglob("*pheno*.csv"):
-        shutil.copy(table, out / table.name)
+    with whole_or_nothing(out) as folder:
+        write_regions(folder / "regions.csv", regions)
+        for done, path in enumerate(scans):
+            progress(done, len(scans), path.name)
+            name = f"{names[done]}_rois_{tag}.1D"
+            values, still = region_means(path, atlas_image, [int(region.label) for region in regions], mask_image)
+            write_series(folder / name, [region.label for region in regions], values)
+            flat[name] = tuple(str(label) for label in still)
+        progress(len(scans), len(scans), "")
+        for table in (path for path in data.rglob("*.csv") if "pheno" in path.name.lower()):
+            shutil.copy(table, folder / table.name)
     return Extracted(out, tuple(flat), {name: still for name, still in flat.items() if still})
 
 
@@ -115,17 +119,14 @@ def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) ->
         DataError: the file is no 4D image or cannot be read.
     """
     import nibabel
-    from nibabel.filebasedimages import ImageFileError
     from nilearn.image import resample_to_img
     from nilearn.maskers import NiftiLabelsMasker
 
+    image = _load_4d(path)
     try:
-        image = nibabel.load(path)
         data = np.asarray(image.dataobj, np.float32)
-    except (ImageFileError, OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read as NIfTI ({error}); the file is truncated or damaged") from error
-    if data.ndim != 4:
-        raise DataError(f"{path}: expected a 4D image (x, y, z, volumes), found shape {data.shape}")
     weights: npt.NDArray[np.float32] = np.asarray(np.isfinite(data).all(axis=3), np.float32)
     if mask is not None:
         first = nibabel.Nifti1Image(weights, image.affine)
@@ -133,7 +134,7 @@ def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) ->
     wanted = np.asarray(atlas.dataobj).astype(np.int32)
     wanted[~np.isin(wanted, labels)] = 0
     grid = nibabel.Nifti1Image(wanted, atlas.affine)
-    masker = NiftiLabelsMasker(grid, resampling_target=None, reports=False)
+    masker = NiftiLabelsMasker(grid, resampling_target=None, standardize=None, reports=False)
     masker.fit()
 
     def average(values: npt.NDArray[np.float32]) -> Floats:
@@ -149,6 +150,19 @@ def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) ->
     is_missing = share <= 1e-6
     means = np.where(is_missing, 0.0, np.concatenate(blocks) / np.where(is_missing, 1.0, share))
     return means, [label for label, still in zip(labels, constant_columns(means), strict=True) if still]
+
+
+def _load_4d(path: Path) -> Any:
+    import nibabel
+    from nibabel.filebasedimages import ImageFileError
+
+    try:
+        image = nibabel.load(path)
+    except (ImageFileError, OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read as NIfTI ({error}); the file is truncated or damaged") from error
+    if len(image.shape) != 4:
+        raise DataError(f"{path}: expected a 4D image (x, y, z, volumes), found shape {image.shape}")
+    return image
 
 
 def _resample(resample: Callable[..., Any], image: Any, target: Any, interpolation: str) -> Any:

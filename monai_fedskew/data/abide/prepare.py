@@ -5,16 +5,17 @@ import logging
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from monai_fedskew.data.abide.atlas import STRAY_LABEL
 from monai_fedskew.data.abide.connectome import Edges, connectomes
+from monai_fedskew.data.abide.folders import check_folders, whole_or_nothing
 from monai_fedskew.data.abide.phenotypes import LABEL_NAMES, Person, find_table, pick_sites, read_table
 from monai_fedskew.data.abide.report import write_report
 from monai_fedskew.data.abide.scans import (
@@ -35,6 +36,7 @@ from monai_fedskew.errors import ConfigError, DataError
 __all__ = ["Options", "prepare"]
 
 Progress = Callable[[int, int, str], None]
+Floats = npt.NDArray[np.float64]
 _log = logging.getLogger(__name__)
 
 
@@ -116,7 +118,7 @@ def prepare(
         >>> prepare(Path("abide"), Path("prepared"), Options(protocol="fedbn"))  # doctest: +SKIP
     """
     data, out = Path(data), Path(out)
-    _check_folders(data, out, force)
+    check_folders(data, out, force=force, mark="prepare.json")
     table = find_table(data)
     people = read_table(table, quality_checked=options.quality_checked)
     sites = pick_sites(
@@ -127,14 +129,14 @@ def prepare(
     members = {site: [person for person in people if person.sample in samples] for site, samples in sites.items()}
     total, done = sum(len(group) for group in members.values()), 0
     workers = min(os.cpu_count() or 1, 4) if threads is None else threads
-    with _whole_or_nothing(out) as folder:
+    with whole_or_nothing(out) as folder:
         manifests = []
         for site, group in members.items():
 
             def tick(count: int, site: str = site, start: int = done) -> None:
                 progress(start + count, total, site)
 
-            manifests.append(_prepare_site(folder / site, group, source, options, workers, tick))
+            manifests.append(_prepare_site(folder / site, group, source, options, threads=workers, tick=tick))
             done += len(group)
         if not any(manifest.subjects for manifest in manifests):
             first = next((f"; first: {m.excluded[0].id}: {m.excluded[0].reason}" for m in manifests if m.excluded), "")
@@ -154,12 +156,17 @@ class _Source:
 
 
 def _prepare_site(
-    folder: Path, people: list[Person], source: _Source, options: Options, threads: int, tick: Callable[[int], None]
+    folder: Path,
+    people: list[Person],
+    source: _Source,
+    options: Options,
+    *,
+    threads: int,
+    tick: Callable[[int], None],
 ) -> SiteManifest:
     usable, excluded = without_files(people, source.scans)
-    usual = (
-        usual_volumes(source.scans[p.file_id] for p in usable) if options.exclude == "fed-abide" and usable else None
-    )
+    paths = [source.scans[person.file_id] for person in usable]
+    usual = usual_volumes(paths) if options.exclude == "fed-abide" and paths else None
     subjects: list[Subject] = []
     hashes, flags = dict(source.hashes), []
     moments = RunningMoments()
@@ -167,19 +174,17 @@ def _prepare_site(
     columns = len(source.regions) if options.store == "series" else len(source.regions) * (len(source.regions) - 1) // 2
     dtype = "float64" if options.store == "series" else "float32"
     with open_array(folder / DATA_FILES[options.store], columns, dtype) as array:
-        for number, person in enumerate(usable, start=len(excluded) + 1):
-            path = source.scans[person.file_id]
+        for number, (person, path) in enumerate(zip(usable, paths, strict=True), start=len(excluded) + 1):
             scan = read_scan(person, path, source.regions, options.rules, is_pcp=source.is_pcp, usual=usual)
             if isinstance(scan, Excluded):
                 excluded.append(scan)
             else:
-                start = subjects[-1].stop if subjects else 0
-                stop = start + _append(array, moments, scan.values, options, threads)
-                subjects.append(Subject(person.id, int(person.label or 0), start, stop))
+                start = array.n_windows
+                _append(array, moments, scan.values, options, threads)
+                subjects.append(Subject(person.id, int(person.label or 0), start, array.n_windows))
                 hashes[path.name] = scan.sha256
                 flags += [f"{person.id}: {scan.flags}"] if scan.flags else []
             tick(number)
-    summary = {"mean": moments.mean, "std": moments.std, "windows": float(subjects[-1].stop if subjects else 0)}
     manifest = SiteManifest(
         site=folder.name,
         label_names=LABEL_NAMES,
@@ -194,7 +199,7 @@ def _prepare_site(
         store=options.store,
         sources=hashes,
         data_sha256=array.sha256,
-        summary=summary,
+        summary={"mean": moments.mean, "std": moments.std, "windows": float(array.n_windows)},
         notes={**options.notes, **({"edges set to zero": "; ".join(flags)} if flags else {})},
     )
     if subjects:
@@ -204,49 +209,15 @@ def _prepare_site(
     return manifest
 
 
-def _append(array: ArrayWriter, moments: RunningMoments, values: np.ndarray, options: Options, threads: int) -> int:
-    """Write one subject; return its number of windows."""
-    edges = options.edges
+def _append(array: ArrayWriter, moments: RunningMoments, values: Floats, options: Options, threads: int) -> None:
+    """Write one subject."""
+    edges, regions = options.edges, values.shape[1]
     count = n_windows(len(values), edges.window, edges.stride)
-    rows = connectomes(
-        values, edges, threads=threads, out=array.buffer(count, len(values[0]) * (len(values[0]) - 1) // 2)
-    )
+    rows = connectomes(values, edges, threads=threads, out=array.buffer(count, regions * (regions - 1) // 2))
     moments.add(rows)
-    if options.store == "vectors":
-        array.append(rows)
-    else:
-        array.append(values[: window_length(count, edges.window, edges.stride)])
-    return count
-
-
-def _check_folders(data: Path, out: Path, force: bool) -> None:
-    if not data.is_dir():
-        raise DataError(f"data folder {data} does not exist")
-    if out.exists() and not force:
-        raise ConfigError(f"output folder {out} exists; choose another, or replace it with --force")
-    if out.exists() and not (out / "prepare.json").is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"output folder {out} was not written by `fedskew abide prepare`: it is not replaced")
-    if data.resolve() == out.resolve() or out.resolve() in data.resolve().parents:
-        raise ConfigError(f"output folder {out} would replace the data in {data}; choose another")
-
-
-@contextmanager
-def _whole_or_nothing(out: Path) -> Iterator[Path]:
-    """Give a folder beside `out` that takes its place at the end, or vanishes with an error."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    temporary.mkdir()
-    try:
-        yield temporary
-        if out.exists():
-            old = temporary.with_name(f"{temporary.name}.old")
-            out.rename(old)
-            temporary.rename(out)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    stored = rows if options.store == "vectors" else values[: window_length(count, edges.window, edges.stride)]
+    array.append(stored)
+    array.n_windows += count
 
 
 def _call(options: Options, data: Path) -> dict[str, object]:

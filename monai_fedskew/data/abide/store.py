@@ -44,7 +44,7 @@ class RunningMoments:
 class ArrayWriter:
     """An open `.npy` file that grows row by row; `sha256` is of the rows, without the header.
 
-    Hashing and writing go on in a thread of their own while the next rows are computed.
+    `n_windows` is for the caller to count what the rows stand for. Hashing and writing go on in a thread of their own while the next rows are computed.
     """
 
     file: io.FileIO
@@ -52,6 +52,7 @@ class ArrayWriter:
     dtype: np.dtype[Any]
     thread: ThreadPoolExecutor
     rows: int = 0
+    n_windows: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
     pending: Future[None] | None = None
     memory: list[npt.NDArray[np.float32]] = field(default_factory=lambda: [np.empty(0, np.float32)] * 2)

@@ -72,10 +72,12 @@ def test_a_3d_scan_is_refused(lost: tuple[Path, Path, np.ndarray], tmp_path: Pat
     path = save(tmp_path / "scans/func_3d.nii.gz", signal[..., 0])
     with pytest.raises(ValueError, match="func_3d.nii.gz: expected a 4D image"):
         extract(tmp_path / "scans", atlas, table, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     save(path, signal)
     path.write_bytes(path.read_bytes()[:-500])
     with pytest.raises(DataError, match="func_3d.nii.gz: cannot be read as NIfTI"):
-        extract(tmp_path / "scans", atlas, table, tmp_path / "out", force=True)
+        extract(tmp_path / "scans", atlas, table, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_voxels_outside_the_brain_do_not_count(tmp_path: Path) -> None:
@@ -136,6 +138,9 @@ def test_wrong_input_is_named(lost: tuple[Path, Path, np.ndarray], tmp_path: Pat
     save(tmp_path / "atlas4d.nii.gz", signal)
     with pytest.raises(DataError, match="atlas4d.nii.gz: expected a 3D image of labels"):
         extract(tmp_path / "scans", tmp_path / "atlas4d.nii.gz", table, tmp_path / "out", force=True)
+    save(tmp_path / "scans/more/a_func_preproc.nii", signal)
+    with pytest.raises(DataError, match="another scan below .* is named a too"):
+        extract(tmp_path / "scans", atlas, table, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
     with pytest.raises(ConfigError, match="out exists"):

@@ -264,7 +264,7 @@ def test_an_existing_folder_is_kept_unless_forced(study: Study, tmp_path: Path) 
     assert len(np.load(out / "NYU/vectors.npy")) == 1
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("")
-    with pytest.raises(ConfigError, match="thesis was not written by"):
+    with pytest.raises(ConfigError, match="thesis is no earlier output"):
         prepare(data, tmp_path / "thesis", force=True)
 
 
