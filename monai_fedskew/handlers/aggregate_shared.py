@@ -28,7 +28,8 @@ class AggregateShared:
     maximum: with the same ``seed`` and ``site`` it is the simulator's fedavg, fedbn or silobn bit for bit. A round is
     ``every`` local epochs. Training starts from rank 0's shared entries, so rank 0 should be the first site by name.
     Start the ranks with torchrun, for example; if no process group exists one is made with gloo. Put the handler
-    before a ValidationHandler, which then scores the average.
+    before a ValidationHandler, which then scores the average. All ranks must run all epochs: one that stops early keeps
+    the others waiting until the process group's timeout, so leave EarlyStopHandler out.
 
     Paper: McMahan et al. 2017, arXiv 1602.05629; Li et al. 2021, FedBN, arXiv 2102.07623.
 
