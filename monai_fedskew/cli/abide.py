@@ -124,7 +124,7 @@ def extract(data: Path, atlas: Path, labels: Path, mask: Path | None, out: Path,
     show_default=True,
     help="Keep the vectors, or the series (25 times smaller) and compute vectors when they are read.",
 )
-@click.option("--threads", type=click.IntRange(1), help="Threads; no influence on the result.  [default: processors]")
+@click.option("--threads", type=click.IntRange(1), default=1, help="Threads; no influence on the result.  [default: 1]")
 @force
 def prepare(
     data: Path,
@@ -141,7 +141,7 @@ def prepare(
     exclude: Literal["dead-roi", "fed-abide"],
     quality: bool,
     store: Literal["vectors", "series"],
-    threads: int | None,
+    threads: int,
     force: bool,
 ) -> None:
     """Turn the ROI series in DATA into connectomes, one folder a site.

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 import platform
 import shutil
 from collections.abc import Callable, Mapping
@@ -94,7 +93,7 @@ def prepare(
     options: Options = Options(),  # noqa: B008 - a frozen value
     *,
     force: bool = False,
-    threads: int | None = None,
+    threads: int = 1,
     progress: Progress = lambda done, total, site: None,
 ) -> tuple[SiteManifest, ...]:
     """Prepare the sites of a folder of ROI series; nothing is left behind if it fails.
@@ -104,7 +103,8 @@ def prepare(
         out: the folder to write.
         options: what to prepare.
         force: whether `out` may be replaced.
-        threads: threads of the arithmetic; default the processors there are, up to 4. No influence on the result.
+        threads: threads of the arithmetic, beside the one that writes. No influence on the result; more than one only
+            helps where processors are idle.
         progress: called with the number of subjects done, of all subjects, and the site.
 
     Returns:
@@ -128,7 +128,6 @@ def prepare(
     source = _Source(find_scans(data, is_pcp=is_pcp), regions, is_pcp, {table.name: _sha256(table)})
     members = {site: [person for person in people if person.sample in samples] for site, samples in sites.items()}
     total, done = sum(len(group) for group in members.values()), 0
-    workers = min(os.cpu_count() or 1, 4) if threads is None else threads
     with whole_or_nothing(out) as folder:
         manifests = []
         for site, group in members.items():
@@ -136,7 +135,7 @@ def prepare(
             def tick(count: int, site: str = site, start: int = done) -> None:
                 progress(start + count, total, site)
 
-            manifests.append(_prepare_site(folder / site, group, source, options, threads=workers, tick=tick))
+            manifests.append(_prepare_site(folder / site, group, source, options, threads=threads, tick=tick))
             done += len(group)
         if not any(manifest.subjects for manifest in manifests):
             first = next((f"; first: {m.excluded[0].id}: {m.excluded[0].reason}" for m in manifests if m.excluded), "")

@@ -44,7 +44,8 @@ class RunningMoments:
 class ArrayWriter:
     """An open `.npy` file that grows row by row; `sha256` is of the rows, without the header.
 
-    `n_windows` is for the caller to count what the rows stand for. Hashing and writing go on in a thread of their own while the next rows are computed.
+    `n_windows` is for the caller to count what the rows stand for. Hashing and writing go on in a thread of their own
+    while the next rows are computed.
     """
 
     file: io.FileIO

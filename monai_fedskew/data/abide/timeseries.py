@@ -99,7 +99,8 @@ def _check_labels(path: Path, labels: Sequence[str], expected: Sequence[str], op
     missing = [label for label in expected if label not in found]
     if missing:
         raise DataError(f"{path}, line 1: the header lacks {_some(missing)} of {len(expected)}; {_BROKEN}")
-    extra = [label for label in labels if label not in {*expected, *optional}]
+    known = {*expected, *optional}
+    extra = [label for label in labels if label not in known]
     if extra:
         raise DataError(f"{path}, line 1: the header has unexpected {_some(extra)}; it is of another atlas or damaged")
     if len(found) != len(labels):
