@@ -129,6 +129,8 @@ def _run_all(specs: list[RunSpec], jobs: int, *, resume: bool) -> list[str]:
                 advance(rounds.value, f"({count - len(waiting)} of {count} runs)")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()  # a checkpoint is committed by one rename: --resume goes on from the last one
             raise
     return failed
 

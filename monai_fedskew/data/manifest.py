@@ -95,7 +95,6 @@ class SiteManifest:
         stride: volumes from one window to the next.
         store: `vectors` (the rows themselves) or `series` (rows are computed on the fly).
         sources: SHA-256 of every source file, by file name.
-        data_sha256: SHA-256 of the data file.
         summary: `mean` and `std` over all values, and the number of `windows`.
         notes: options of the call in words (protocol, merged samples, ...).
 
@@ -118,7 +117,6 @@ class SiteManifest:
     stride: int = 1
     store: Store = "vectors"
     sources: Mapping[str, str] = field(default_factory=dict)
-    data_sha256: str = ""
     summary: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
 

@@ -5,7 +5,6 @@ Two forms of the same idea, a label effect that every site shares on top of a sh
 """
 
 import csv
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +173,6 @@ def _write_site(
         features=(),
         subjects=people,
         estimator="synthetic",
-        data_sha256=hashlib.sha256((folder / "vectors.npy").read_bytes()).hexdigest(),
         summary={"mean": float(rows.mean()), "std": float(rows.std()), "windows": float(len(rows))},
         notes={"origin": "synthetic"},
     )

@@ -6,6 +6,7 @@ import platform
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from monai_fedskew.data.abide.scans import (
     without_files,
 )
 from monai_fedskew.data.abide.sliding import n_windows, window_length
-from monai_fedskew.data.abide.store import ArrayWriter, RunningMoments, open_array
+from monai_fedskew.data.abide.store import ArrayWriter, RunningMoments, ahead, open_array
 from monai_fedskew.data.manifest import DATA_FILES, Excluded, Region, SiteManifest, Store, Subject, write_manifest
 from monai_fedskew.errors import ConfigError, DataError
 
@@ -173,8 +174,9 @@ def _prepare_site(
     columns = len(source.regions) if options.store == "series" else len(source.regions) * (len(source.regions) - 1) // 2
     dtype = "float64" if options.store == "series" else "float32"
     with open_array(folder / DATA_FILES[options.store], columns, dtype) as array:
-        for number, (person, path) in enumerate(zip(usable, paths, strict=True), start=len(excluded) + 1):
-            scan = read_scan(person, path, source.regions, options.rules, is_pcp=source.is_pcp, usual=usual)
+        read = partial(read_scan, regions=source.regions, rules=options.rules, is_pcp=source.is_pcp, usual=usual)
+        scans = ahead(read, zip(usable, paths, strict=True))
+        for number, (person, path, scan) in enumerate(zip(usable, paths, scans, strict=True), start=len(excluded) + 1):
             if isinstance(scan, Excluded):
                 excluded.append(scan)
             else:
@@ -197,7 +199,6 @@ def _prepare_site(
         stride=options.edges.stride,
         store=options.store,
         sources=hashes,
-        data_sha256=array.sha256,
         summary={"mean": moments.mean, "std": moments.std, "windows": float(array.n_windows)},
         notes={**options.notes, **({"edges set to zero": "; ".join(flags)} if flags else {})},
     )

@@ -1,18 +1,41 @@
 """Write one site's rows as they come, so that memory does not grow with the number of subjects."""
 
-import hashlib
 import io
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ArrayWriter", "RunningMoments", "open_array"]
+__all__ = ["ArrayWriter", "RunningMoments", "ahead", "open_array"]
+
+
+T = TypeVar("T")
+_AHEAD = 2  # how many results wait at most
+
+
+def ahead(function: Callable[..., T], calls: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    """Yield ``function(*call)`` for each call in order, computed by a thread while the caller is busy.
+
+    At most two results wait, so memory does not grow with the number of calls. An error is raised in its turn.
+
+    Example:
+        >>> list(ahead(pow, [(2, 3), (3, 2)]))
+        [8, 9]
+    """
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(1) as thread:
+        for call in calls:
+            waiting.append(thread.submit(function, *call))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 @dataclass
@@ -42,10 +65,10 @@ class RunningMoments:
 
 @dataclass
 class ArrayWriter:
-    """An open `.npy` file that grows row by row; `sha256` is of the rows, without the header.
+    """An open `.npy` file that grows row by row.
 
-    `n_windows` is for the caller to count what the rows stand for. Hashing and writing go on in a thread of their own
-    while the next rows are computed.
+    `n_windows` is for the caller to count what the rows stand for. Writing goes on in a thread of its own while the
+    next rows are computed.
     """
 
     file: io.FileIO
@@ -54,7 +77,6 @@ class ArrayWriter:
     thread: ThreadPoolExecutor
     rows: int = 0
     n_windows: int = 0
-    digest: Any = field(default_factory=hashlib.sha256)
     pending: Future[None] | None = None
     memory: list[npt.NDArray[np.float32]] = field(default_factory=lambda: [np.empty(0, np.float32)] * 2)
 
@@ -76,15 +98,8 @@ class ArrayWriter:
         if self.pending is not None:
             self.pending.result()
 
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the rows written so far."""
-        self.wait()
-        return str(self.digest.hexdigest())
-
     def _write(self, rows: npt.NDArray[Any]) -> None:
         view = rows.data.cast("B")
-        self.digest.update(view)
         written = 0
         while written < len(view):
             written += self.file.write(view[written:]) or 0
