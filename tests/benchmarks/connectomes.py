@@ -9,10 +9,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from ratios import Estimate, conditions, in_child, options, peak_bytes, real_abide, show, take_turns
+from ratios import Estimate, Times, conditions, in_child, options, peak_bytes, real_abide, show, take_turns
 
 from monai_fedskew.data.abide.atlas import STRAY_LABEL, harvard_oxford
 from monai_fedskew.data.abide.connectome import Edges, connectomes
@@ -83,18 +84,40 @@ def whole_study(data: Path, scans: dict[str, list[Path]], scratch: Path, *, quic
     """`abide prepare` of the study against np.loadtxt and ConnectivityMeasure over a sample of its subjects."""
     total, sampled = sum(map(len, scans.values())), 1 if quick else 3
     print(f"\nabide prepare of {total} subjects; the loop: {sampled} subjects a site, scaled to all {total}")
-    turns: list[tuple[float, float]] = []
+    loop, vectors, series, writing = "loop of np.loadtxt and ConnectivityMeasure", "abide prepare", "series", "writing"
+    times = Times({loop: [], vectors: [], series: [], writing: []})
     begin = time.perf_counter()
-    while len(turns) < (1 if quick else 3) or (len(turns) < 9 and not quick and time.perf_counter() - begin < 150):
-        picked = {site: paths[len(turns) :: len(paths) // sampled][:sampled] for site, paths in scans.items()}
-        loop = sum(len(scans[site]) * seconds_a_subject(paths) for site, paths in picked.items())
-        start = time.perf_counter()
-        prepare(data, scratch / "prepared", PROTOCOL)
-        turns.append((loop, time.perf_counter() - start))
-        shutil.rmtree(scratch / "prepared")
-    show("loop of np.loadtxt and ConnectivityMeasure", Estimate.of([loop for loop, _ in turns]), unit="s")
-    show("abide prepare, files written", Estimate.of([ours for _, ours in turns]), unit="s")
-    show("loop / abide prepare", Estimate.of([loop / ours for loop, ours in turns]), least=40)
+    while (turn := len(times.seconds[loop])) < (1 if quick else 9) and (turn < 3 or time.perf_counter() - begin < 240):
+        picked = {site: paths[turn :: len(paths) // sampled][:sampled] for site, paths in scans.items()}
+        times.seconds[loop].append(sum(len(scans[site]) * seconds_a_subject(paths) for site, paths in picked.items()))
+        for name, chosen in ((vectors, PROTOCOL), (series, replace(PROTOCOL, store="series"))):
+            start = time.perf_counter()
+            prepare(data, scratch / "prepared", chosen)
+            times.seconds[name].append(time.perf_counter() - start)
+            if name == vectors:
+                size = sum(path.stat().st_size for path in (scratch / "prepared").rglob("*.npy"))
+            shutil.rmtree(scratch / "prepared")
+        times.seconds[writing].append(seconds_to_write(scratch / "zeros", size))
+    bare = f"a bare write of its {size / 1e9:.2f} GB to the same disk"
+    show(loop, times.of(loop), unit="s")
+    show(vectors, times.of(vectors), unit="s")
+    show(f"{vectors} --store series (all edges computed, not written)", times.of(series), unit="s")
+    show(bare, times.of(writing), unit="s")
+    show(f"loop / {vectors}", times.ratio(loop, vectors), least=40)
+    show(f"loop / {vectors} --store series", times.ratio(loop, series))
+    show(f"loop / {bare}", times.ratio(loop, writing))
+
+
+def seconds_to_write(path: Path, size: int) -> float:
+    """What the disk takes, in pieces as large as a subject."""
+    piece = bytes(145 * 5995 * 4)
+    start = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(size // len(piece)):
+            file.write(piece)
+    seconds = time.perf_counter() - start
+    path.unlink()
+    return seconds
 
 
 def seconds_a_subject(paths: Sequence[Path]) -> float:
