@@ -6,21 +6,20 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import click
 
-from monai_fedskew.cli.execute import RunSpec, bundle_about, execute, find_sites
+from monai_fedskew.cli.execute import RunSpec, bundle_about, execute, plan
 from monai_fedskew.cli.progress import bar
 from monai_fedskew.cli.study import Study
-from monai_fedskew.core.messages import History
 from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
-from monai_fedskew.federation.run_folder import write_json
+from monai_fedskew.federation.history import Entry
+from monai_fedskew.federation.run_folder import require_same_run, write_json
 from monai_fedskew.federation.settings import Settings
-from monai_fedskew.methods import parse_method
 from monai_fedskew.reports import render_certainty, render_table, write_csv, write_report
 from monai_fedskew.reports.results import slug
 
@@ -57,10 +56,8 @@ def run_comparison(
         ConfigError: a wrong call, found before anything runs.
         RoundError: some runs failed; the others are finished and in the table.
     """
-    for method in study.methods:
-        parse_method(method)
-    find_sites(data, study.sites)
     specs = list(_specs(bundle, data, study, out))
+    _check(specs, resume=resume)
     _prepare(out, resume=resume, force=force)
     record = {
         "schema": 1,
@@ -77,6 +74,10 @@ def run_comparison(
     write_json(out / "compare.json", record)
     started = time.monotonic()
     failed = _run_all(specs, min(jobs or os.cpu_count() or 1, len(specs)), resume=resume)
+    write_json(out / "failures.json", {f"{spec.method}|{spec.settings.seed}": why for spec, why in failed})
+    reasons = [f"{spec.method}, seed {spec.settings.seed}: {why}" for spec, why in failed]
+    if len(failed) == len(specs):
+        raise RoundError(f"all {len(specs)} runs failed: {'; '.join(reasons)}; --resume tries them again")
     table = f"{render_table(out)}\n{render_certainty(out)}"
     (out / "table.txt").write_text(table)
     write_csv(out)
@@ -84,7 +85,7 @@ def run_comparison(
     page = write_report(out)
     click.echo(f"{len(specs)} runs in {time.monotonic() - started:.0f} s. Report: {page}")
     if failed:
-        raise RoundError(f"{len(failed)} of {len(specs)} runs failed: {'; '.join(failed)}; --resume tries them again")
+        raise RoundError(f"{len(failed)} of {len(specs)} runs failed: {'; '.join(reasons)}; --resume tries them again")
 
 
 def _specs(bundle: Path, data: Path, study: Study, out: Path) -> Iterator[RunSpec]:
@@ -95,22 +96,39 @@ def _specs(bundle: Path, data: Path, study: Study, out: Path) -> Iterator[RunSpe
             yield RunSpec(bundle, data, method, settings, folder, study.sites, study.overrides)
 
 
+def _check(specs: list[RunSpec], *, resume: bool) -> None:
+    """Find what would stop a run before anything is written; with ``resume`` also runs that are not the same."""
+    methods = [spec.method for spec in specs if spec.settings.seed == 0]
+    for method in methods:
+        if methods.count(method) > 1:
+            raise ConfigError(f"method {method} is given {methods.count(method)} times; name each once")
+    for spec in specs:
+        if spec.settings.seed == 0:
+            plan(spec)
+        if resume and (spec.out / "run.json").is_file():
+            require_same_run(spec.out, plan(spec).about)
+
+
 def _prepare(out: Path, *, resume: bool, force: bool) -> None:
-    if out.exists() and any(out.iterdir()) and not resume:
-        if not force:
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; choose a folder")
+    if out.exists() and any(out.iterdir()):
+        if not resume and not force:
             raise ConfigError(f"--out {out} exists; choose another folder, --resume it or replace it with --force")
         if not (out / "compare.json").is_file():
-            raise ConfigError(f"--force: {out} is no comparison (no compare.json); it is left alone")
-        shutil.rmtree(out)
+            raise ConfigError(f"--out {out} is no comparison (no compare.json); it is left alone")
+        if not resume:
+            shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
 
 
-def _run_all(specs: list[RunSpec], jobs: int, *, resume: bool) -> list[str]:
-    """Run in ``jobs`` processes; return what failed, in words."""
+def _run_all(specs: list[RunSpec], jobs: int, *, resume: bool) -> list[tuple[RunSpec, str]]:
+    """Run in ``jobs`` processes; return what failed, and why in words."""
     context = multiprocessing.get_context("spawn")
     rounds = context.Value("i", 0)
     total = sum(spec.settings.rounds for spec in specs)
-    failed: list[str] = []
+    failed: list[tuple[RunSpec, str]] = []
+    others = set(multiprocessing.active_children())
     with (
         bar("compare", total) as advance,
         ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(rounds,)) as pool,
@@ -122,14 +140,14 @@ def _run_all(specs: list[RunSpec], jobs: int, *, resume: bool) -> list[str]:
                 done, _ = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in done:
                     spec = waiting.pop(future)
-                    what = f"{spec.method}, seed {spec.settings.seed}"
-                    problem = future.result()
-                    failed += [f"{what}: {problem}"] if problem else []
-                    click.echo(f"[{count - len(waiting)}/{count}] {what}: {problem or 'done'}")
+                    problem = _problem(future)
+                    failed += [(spec, problem)] if problem else []
+                    what = f"[{count - len(waiting)}/{count}] {spec.method}, seed {spec.settings.seed}"
+                    click.echo(f"{what}: {problem or 'done'}")
                 advance(rounds.value, f"({count - len(waiting)} of {count} runs)")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():
+            for worker in set(multiprocessing.active_children()) - others:
                 worker.terminate()  # a checkpoint is committed by one rename: --resume goes on from the last one
             raise
     return failed
@@ -143,9 +161,6 @@ def _start_worker(rounds: Any) -> None:
 
 def _run_one(spec: RunSpec, resume: bool) -> str:
     """In a worker: run one, unless it is finished; return what went wrong, in words, or nothing."""
-    if resume and (spec.out / "summary.json").is_file():
-        _count(spec.settings.rounds)
-        return ""
     try:
         execute(spec, resume=resume, on_round=_on_round)
     except FedSkewError as error:
@@ -153,10 +168,12 @@ def _run_one(spec: RunSpec, resume: bool) -> str:
     return ""
 
 
-def _on_round(round: int, history: History) -> None:
-    _count(1)
+def _problem(future: "Future[str]") -> str:
+    """What went wrong in a run, its own errors and any other alike: one run must not take the others with it."""
+    error = future.exception()
+    return f"{type(error).__name__}: {error}" if error else future.result()
 
 
-def _count(rounds: int) -> None:
+def _on_round(round: int, entries: Sequence[Entry]) -> None:
     with _rounds.get_lock():
-        _rounds.value += rounds
+        _rounds.value += 1

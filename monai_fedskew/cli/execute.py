@@ -1,28 +1,30 @@
 """One run from a bundle, prepared data and a method to a finished RUN folder; what simulate and compare call."""
 
 import hashlib
+import json
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from monai_fedskew.core.messages import History
 from monai_fedskew.core.method import Method
 from monai_fedskew.data.manifest import read_manifest, site_folders
-from monai_fedskew.engines.simulator import Outcome, simulate
+from monai_fedskew.engines.simulator import Outcome, check_run, simulate
 from monai_fedskew.errors import ConfigError
+from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.final import finish_site, overall
-from monai_fedskew.federation.run_folder import open_run, write_json
+from monai_fedskew.federation.history import Entry
+from monai_fedskew.federation.run_folder import is_finished, open_run, require_same_run, write_json
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import parse_method
 from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.pool import PooledSites
 
-__all__ = ["RunSpec", "bundle_about", "execute", "find_sites"]
+__all__ = ["Plan", "RunSpec", "bundle_about", "execute", "find_sites", "plan"]
 
 _PACKAGES = ("monai-fedskew", "torch", "monai", "pytorch-ignite", "numpy", "nilearn", "scikit-learn", "safetensors")
 
@@ -52,29 +54,73 @@ class RunSpec:
     max_alive: int | None = None
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A run that has been looked at: the method, where its sites come from, and the content of run.json."""
+
+    spec: RunSpec
+    method: Method
+    sites: Mapping[str, BundleSite]
+    about: Mapping[str, Any]
+
+    @property
+    def training(self) -> Mapping[str, BundleSite | PooledSites]:
+        """The sites that train: one that holds all data for the pooled baseline."""
+        if self.method.scope == "pooled":
+            return {"pooled": PooledSites(tuple(self.sites.values()))}
+        return self.sites
+
+
+def plan(spec: RunSpec) -> Plan:
+    """Resolve a run without running or writing anything.
+
+    Raises:
+        ConfigError: an unknown method, site or id, settings that cannot be, a method that does not fit the network.
+        DataError: a site's data cannot be used.
+    """
+    method, sites = parse_method(spec.method), _sources(spec)
+    found = Plan(spec, method, sites, _about(spec, method, sites))
+    check_run(method, found.training, spec.settings)
+    return found
+
+
 def execute(
-    spec: RunSpec, *, resume: bool = False, force: bool = False, on_round: Callable[[int, History], None] | None = None
+    spec: RunSpec,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    on_round: Callable[[int, Sequence[Entry]], None] | None = None,
 ) -> dict[str, Any]:
-    """Run, score on test data, export the sites; return the summary that summary.json holds."""
+    """Run, score on test data, export the sites; return the summary that summary.json holds.
+
+    Args:
+        spec: the run.
+        resume: go on with what ``spec.out`` holds; a finished run is left as it is.
+        force: replace what ``spec.out`` holds.
+        on_round: called after each round, see ``simulate``.
+    """
     started = time.monotonic()
-    method = parse_method(spec.method)
-    sources = _sources(spec)
-    open_run(spec.out, _about(spec, method, sources), resume=resume, force=force)
-    training: Mapping[str, Any] = sources
-    if method.scope == "pooled":
-        training = {"pooled": PooledSites(tuple(sources.values()))}
+    planned = plan(spec)
+    if resume and (spec.out / "run.json").is_file():
+        require_same_run(spec.out, planned.about)
+        if is_finished(spec.out, spec.settings.rounds):
+            summary: dict[str, Any] = json.loads((spec.out / "summary.json").read_text())
+            return summary
+    open_run(spec.out, planned.about, resume=resume, force=force)
+    before = (checkpoint.latest(spec.out) or 0) if resume else 0
     outcome = simulate(
-        method, training, spec.settings, run=spec.out, resume=resume, max_alive=spec.max_alive, on_round=on_round
+        planned.method,
+        planned.training,
+        spec.settings,
+        run=spec.out,
+        resume=resume,
+        max_alive=spec.max_alive,
+        on_round=on_round,
     )
     trained = time.monotonic() - started
-    scores = {}
-    for name, source in sources.items():
-        private = outcome.private.get(name, outcome.private.get("pooled", {}))
-        folder = spec.out / "sites" / name
-        scores[name] = finish_site(method, source, spec.settings, cast=outcome.cast, private=private, folder=folder)
-    summary = _summary(spec, outcome, scores)
-    rounds = spec.settings.rounds
-    summary["seconds"] = {"total": round(time.monotonic() - started, 2), "per_round": round(trained / rounds, 4)}
+    summary = _summary(spec, outcome, _finish(planned, outcome))
+    per_round = trained / max(1, spec.settings.rounds - before)
+    summary["seconds"] = {"total": round(time.monotonic() - started, 2), "per_round": round(per_round, 4)}
     write_json(spec.out / "summary.json", summary)
     return summary
 
@@ -100,12 +146,30 @@ def bundle_about(bundle: Path) -> dict[str, str]:
     return {"name": bundle.name, "path": str(bundle), "sha256": digest.hexdigest()}
 
 
+def _finish(planned: Plan, outcome: Outcome) -> dict[str, Any]:
+    """Score and export every site; a pooled model is known to its parts as that of the pool."""
+    spec, scores = planned.spec, {}
+    is_pooled = planned.method.scope == "pooled"
+    for name, site in planned.sites.items():
+        scores[name] = finish_site(
+            planned.method,
+            replace(site, known_as="pooled") if is_pooled else site,
+            spec.settings,
+            cast=outcome.cast,
+            private=outcome.private["pooled" if is_pooled else name],
+            folder=spec.out / "sites" / name,
+        )
+    return scores
+
+
 def _sources(spec: RunSpec) -> dict[str, BundleSite]:
     overrides = dict(spec.overrides)
-    probe = BundleSite(spec.bundle, "", None, {})
-    known = probe.ids()
+    known = BundleSite(spec.bundle, "").ids()
     if "fold" in known and "fold" not in overrides:
-        overrides["fold"] = spec.settings.seed % int(overrides.get("folds", known.get("folds", 1)))
+        folds = overrides.get("folds", known.get("folds"))
+        if not isinstance(folds, int) or folds < 1:
+            raise ConfigError(f"bundle {spec.bundle.name}: folds={folds!r} must be a whole number; or --set fold=N")
+        overrides["fold"] = spec.settings.seed % folds
     folders = find_sites(spec.data, spec.sites)
     return {name: BundleSite(spec.bundle, name, folder.resolve(), overrides) for name, folder in folders.items()}
 
@@ -126,9 +190,10 @@ def _about(spec: RunSpec, method: Method, sources: Mapping[str, BundleSite]) -> 
     return {
         "schema": 1,
         "command": sys.argv,
-        "versions": {name: version(name) for name in _PACKAGES},
+        "versions": {name: _version(name) for name in _PACKAGES},
         "method": spec.method,
         "parts": [part.name for part in method.parts],
+        "stages": {part.name: list(part.stages) for part in method.parts},
         "seed": spec.settings.seed,
         "settings": spec.settings.plain(),
         "bundle": bundle_about(spec.bundle),
@@ -138,8 +203,16 @@ def _about(spec: RunSpec, method: Method, sources: Mapping[str, BundleSite]) -> 
     }
 
 
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # installed under another name, as a nightly build may be
+        return "unknown"
+
+
 def _summary(spec: RunSpec, outcome: Outcome, scores: Mapping[str, Any]) -> dict[str, Any]:
     shared = outcome.cast.tensors
+    told = [value for state in outcome.cast.aux.values() for value in state.values()]
     private = next(iter(outcome.private.values()), {})
     failures = [
         {"round": event.round, "site": event.site, "kind": event.kind, "reason": event.reason}
@@ -157,6 +230,6 @@ def _summary(spec: RunSpec, outcome: Outcome, scores: Mapping[str, Any]) -> dict
         **overall(scores),
         "shared_keys": len(shared),
         "private_keys": sum(name.startswith("model/") for name in private),
-        "shared_bytes": sum(value.nbytes for value in shared.values()),
+        "shared_bytes": sum(value.nbytes for value in (*shared.values(), *told)),
         "failures": failures,
     }

@@ -4,7 +4,6 @@ import importlib
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -56,10 +55,10 @@ def fedskew(verbose: int) -> None:
     logging.getLogger("monai_fedskew").setLevel(level)
 
 
-def main(arguments: Sequence[str] | None = None) -> Any:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exit 2 for a wrong call, 1 for a failure, with one line that says what to do."""
     try:
-        return fedskew.main(args=arguments, prog_name="fedskew", standalone_mode=False)
+        code = fedskew.main(args=arguments, prog_name="fedskew", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
@@ -69,11 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     except click.Abort:
         click.echo("Stopped.", err=True)
         sys.exit(130)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
     except FedSkewError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    if isinstance(code, int) and code:  # what `ctx.exit` was given
+        sys.exit(code)
 
 
 if __name__ == "__main__":

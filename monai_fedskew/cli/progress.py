@@ -1,13 +1,15 @@
 """Progress of long work: a bar on a terminal, plain lines elsewhere."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from monai_fedskew.core.messages import History
+if TYPE_CHECKING:  # the module of entries brings torch, and a bar must not
+    from monai_fedskew.federation.history import Entry
 
 __all__ = ["bar", "round_progress"]
 
@@ -24,13 +26,13 @@ def bar(text: str, total: int) -> Iterator[Callable[[int, str], None]]:
 
 
 @contextmanager
-def round_progress(method: str, rounds: int) -> Iterator[Callable[[int, History], None]]:
+def round_progress(method: str, rounds: int) -> Iterator[Callable[[int, Sequence["Entry"]], None]]:
     """Show the rounds of one run with the newest scores."""
     every = max(1, rounds // _LINES)
     with bar(method, rounds) as advance:
 
-        def on_round(round: int, history: History) -> None:
-            note = _note(history)
+        def on_round(round: int, entries: Sequence["Entry"]) -> None:
+            note = _note(entries)
             advance(round, note)
             if not sys.stdout.isatty() and (round % every == 0 or round == rounds):
                 click.echo(f"{method}: round {round} of {rounds}{', ' if note else ''}{note}")
@@ -38,14 +40,14 @@ def round_progress(method: str, rounds: int) -> Iterator[Callable[[int, History]
         yield on_round
 
 
-def _note(history: History) -> str:
-    """The newest mean over sites of the validation score, else of the training loss."""
+def _note(entries: Sequence["Entry"]) -> str:
+    """The round's mean over sites of the validation score (of the model it started from), else of the training loss."""
     for split in ("validation", "train"):
-        scores = [score for score in history.scores if score.split == split and score.metrics]
-        if scores:
-            last = max(score.round for score in scores)
-            newest = [score.metrics for score in scores if score.round == last]
-            name = next(iter(newest[0]))
-            value = sum(metrics[name] for metrics in newest) / len(newest)
-            return f"{split} {name} {value:.3f}"
+        scores: list[Mapping[str, float | None]] = [
+            getattr(entry, "metrics", {}) for entry in entries if getattr(entry, "split", None) == split
+        ]
+        if scores and scores[0]:
+            name = next(iter(scores[0]))
+            values = [value for metrics in scores if (value := metrics.get(name)) is not None]
+            return f"{split} {name} {sum(values) / len(values):.3f}" if values else ""
     return ""

@@ -1,6 +1,6 @@
 """Messages between server and sites. All frozen; all tensors in them owned, finite and on the CPU."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,13 +60,16 @@ class Update:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores at a site of the aggregate after ``round`` rounds together with the site's own private state."""
+    """Scores at a site of the aggregate after ``round`` rounds together with the site's own private state.
+
+    A metric that has no value there, such as an AUC where there is one class, is None.
+    """
 
     site: str
     round: int
     split: str
     samples: int
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,10 @@ class History:
     scores: tuple[Evaluation, ...] = ()
     events: tuple[Event, ...] = ()
 
-    def add(self, *entries: Evaluation | Event) -> "History":
-        """Return a history with ``entries`` appended and sorted by round and site."""
-        scores = [*self.scores, *(e for e in entries if isinstance(e, Evaluation))]
-        events = [*self.events, *(e for e in entries if isinstance(e, Event))]
-        return History(
-            tuple(sorted(scores, key=lambda e: (e.round, e.site, e.split))),
-            tuple(sorted(events, key=lambda e: (e.round, e.site))),
-        )
+    @staticmethod
+    def of(entries: Iterable[Evaluation | Event]) -> "History":
+        """Return the history of ``entries``, sorted by round and site."""
+        held = list(entries)
+        scores = sorted((e for e in held if isinstance(e, Evaluation)), key=lambda e: (e.round, e.site, e.split))
+        events = sorted((e for e in held if isinstance(e, Event)), key=lambda e: (e.round, e.site))
+        return History(tuple(scores), tuple(events))

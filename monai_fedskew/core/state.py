@@ -7,7 +7,18 @@ from torch import Tensor, nn
 
 from monai_fedskew.errors import StateError
 
-__all__ = ["State", "nest", "own", "require_same_keys", "restore", "snapshot", "unnest"]
+__all__ = [
+    "State",
+    "describe",
+    "nest",
+    "non_finite",
+    "own",
+    "require_alike",
+    "require_same_keys",
+    "restore",
+    "snapshot",
+    "unnest",
+]
 
 State = Mapping[str, Tensor]
 _NAMED = 5  # at most so many keys are spelled out in an error
@@ -65,6 +76,45 @@ def require_same_keys(what: str, expected: Iterable[str], got: Iterable[str]) ->
         found = [f"lacks {len(lacks)} keys ({_some(lacks)})"] if lacks else []
         found += [f"has {len(extra)} unknown keys ({_some(extra)})"] if extra else []
         raise StateError(f"{what} {' and '.join(found)}; all sites must use the same network and method")
+
+
+def describe(tensor: Tensor) -> str:
+    """Say dtype and shape.
+
+    >>> describe(torch.zeros(2, 3))
+    'float32 (2, 3)'
+    """
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def require_alike(what: str, expected: Mapping[str, str], got: Mapping[str, str], origin: str) -> None:
+    """Raise StateError unless both have the same keys and, key by key, the same ``describe``.
+
+    Args:
+        what: opens the message: site and kind of message.
+        expected: key to description.
+        got: key to description.
+        origin: where the expected ones come from.
+    """
+    require_same_keys(what, expected, got)
+    for key, kind in got.items():
+        if kind != expected[key]:
+            raise StateError(
+                f"{what}: {key} is {kind}, but at {origin} it is {expected[key]}; sites may differ in private entries "
+                "only"
+            )
+
+
+def non_finite(state: State) -> str:
+    """Name the first entry with NaN or infinity and count them; empty if all is finite.
+
+    >>> non_finite({"w": torch.tensor([1.0, float("nan")])})
+    'w has 1 non-finite values'
+    """
+    for key, value in state.items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            return f"{key} has {int((~torch.isfinite(value)).sum())} non-finite values"
+    return ""
 
 
 def nest(groups: Mapping[str, State]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from monai_fedskew.core.state import State
 from monai_fedskew.errors import ConfigError, RoundError
 from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.client import Client, SiteSource
-from monai_fedskew.federation.history import HistoryFile
+from monai_fedskew.federation.history import Entry, HistoryFile
 from monai_fedskew.federation.sampling import sample_sites
 from monai_fedskew.federation.server import Server
 from monai_fedskew.federation.settings import Settings
 
-__all__ = ["Outcome", "simulate"]
+__all__ = ["Outcome", "check_run", "simulate"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def simulate(
     run: Path | None = None,
     resume: bool = False,
     max_alive: int | None = None,
-    on_round: Callable[[int, History], None] | None = None,
+    on_round: Callable[[int, Sequence[Entry]], None] | None = None,
 ) -> Outcome:
     """Run a federation in this process.
 
@@ -62,11 +62,11 @@ def simulate(
         run: RUN folder for history and checkpoints; None keeps all in memory.
         resume: go on after the last committed round of ``run``, bit for bit as if it had not stopped.
         max_alive: at most so many sites are held at once, the others are rebuilt from their private state.
-        on_round: called after each round with its number and the history so far.
+        on_round: called after each round with its number and what the round added to the history.
 
     Raises:
         RoundError: fewer than ``min_sites`` usable updates in a round; the last good round stays on disk.
-        ConfigError: the method or the sites cannot be run as asked.
+        ConfigError: the method or the sites cannot be run as asked, or ``run`` holds rounds and ``resume`` is False.
     """
     federation = _Federation(method, sites, settings, run, max_alive)
     done = checkpoint.latest(run) if run is not None and resume else None
@@ -75,10 +75,31 @@ def simulate(
     else:
         federation.resume(done)
     while federation.server.round < settings.rounds:
-        federation.do_round()
+        entries = federation.do_round()
         if on_round is not None:
-            on_round(federation.server.round, federation.history.history)
+            on_round(federation.server.round, entries)
     return federation.outcome()
+
+
+def check_run(method: Method, sites: Mapping[str, SiteSource], settings: Settings) -> None:
+    """Find, before anything is written, what would stop a run: opens the first site by name.
+
+    Raises:
+        ConfigError: too few sites, a method that does not fit the network, no validation data to choose by, ...
+        DataError: the site cannot be opened.
+    """
+    if settings.min_sites > len(sites):
+        raise ConfigError(f"min_sites={settings.min_sites}, but there are {len(sites)} sites")
+    name = min(sites)
+    _require_validation(name, Client(method, sites[name], settings))
+
+
+def _require_validation(name: str, client: Client) -> None:
+    if client.settings.choose == "best" and not client.site.has_evaluation_data:
+        raise ConfigError(
+            f"site {name}: choose=best needs validation data, but there is none; "
+            "choose the last round (--choose last) or set validation_fraction above 0"
+        )
 
 
 @dataclass
@@ -111,17 +132,14 @@ class _Federation:
         self.best: _Best | None = None
 
     def survey(self) -> None:
-        if self.history.path is not None:
-            self.history.path.write_text("")  # rows of a run that died before its first checkpoint
+        if self.run is not None and checkpoint.latest(self.run) is not None:
+            raise ConfigError(f"{self.run}: holds rounds of a run; resume it, or choose another folder")
+        self.history.start()
         surveys = []
         for name in self.names:
             client = self.client(name)
             surveys.append(client.survey())
-            if self.settings.choose == "best" and not client.site.has_evaluation_data:
-                raise ConfigError(
-                    f"site {name}: choose=best needs validation data, but there is none; "
-                    "choose the last round (--choose last) or set validation_fraction above 0"
-                )
+            _require_validation(name, client)
             self.private[name] = client.private()
         self.server.open(surveys)
 
@@ -147,7 +165,7 @@ class _Federation:
         self.alive[name] = client
         return client
 
-    def do_round(self) -> None:
+    def do_round(self) -> list[Entry]:
         cast, before = self.server.cast(), dict(self.private)
         chosen = sample_sites(self.names, self.settings.fraction, seed=self.settings.seed, round=cast.round)
         updates, scores, events = [], [], []
@@ -168,7 +186,7 @@ class _Federation:
             updates.append(update)
             scores += [score] if score else []
         self._choose(scores, cast, before)
-        self._finish(cast, updates, scores, events, before)
+        return self._finish(cast, updates, scores, events, before)
 
     def _serve(self, name: str, cast: Broadcast) -> tuple[Evaluation | None, Update]:
         client = self.client(name)
@@ -184,7 +202,7 @@ class _Federation:
         scores: list[Evaluation],
         events: list[Event],
         before: Mapping[str, State],
-    ) -> None:
+    ) -> list[Entry]:
         if not updates:
             reasons = "; ".join(f"{event.site}: {event.reason}" for event in events if event.kind == "failed")
             raise RoundError(f"round {cast.round}: every site failed ({reasons}); the last good model is kept")
@@ -200,14 +218,20 @@ class _Federation:
         self.trained |= accepted
         losses = [Evaluation(u.site, u.round, "train", u.samples, u.metrics) for u in updates if u.site in accepted]
         events += [*excluded, *(Event(site, cast.round, "trained") for site in accepted)]
-        self.history.add(*scores, *losses, *sorted(events, key=lambda event: event.site))
+        entries: list[Entry] = [*scores, *losses, *sorted(events, key=lambda event: event.site)]
+        self.history.add(*entries)
         if self.run is not None:
             best = (self.best.round, self.best.score) if self.best else None
             checkpoint.commit(self.run, self.server, self.private, changed=accepted, rows=self.history.rows, best=best)
+        return entries
 
     def _choose(self, scores: list[Evaluation], cast: Broadcast, private: Mapping[str, State]) -> None:
-        """Remember the received model if it is the best so far by the unweighted mean over sites that have trained."""
-        counted = [next(iter(score.metrics.values())) for score in scores if score.site in self.trained]
+        """Remember the received model if it is the best so far.
+
+        Best by the unweighted mean of the key metric over the sites that took part, have trained and have a value.
+        """
+        values = (next(iter(score.metrics.values())) for score in scores if score.site in self.trained)
+        counted = [value for value in values if value is not None]
         if not counted or self.settings.choose == "last":
             return
         mean = sum(counted) / len(counted)

@@ -45,7 +45,7 @@ class Client:
         output: where the bundle may write.
 
     Raises:
-        ConfigError: the method would share nothing.
+        ConfigError: the method would share nothing, or the site cannot be weighed as asked.
     """
 
     def __init__(
@@ -58,11 +58,16 @@ class Client:
         output: Path | None = None,
     ) -> None:
         torch.set_num_threads(settings.threads)
-        self.settings = settings
+        self.settings, self.split = settings, split
         self.site = source.open(method.parts, seed=settings.seed, split=split, output=output)
         self.shared = method.share(self.site.model)
         if not self.shared and method.scope != "local":
             raise ConfigError(f"site {self.site.name}: method {method.name} shares no entry of the network")
+        if settings.weights == "groups" and not self.site.has_groups:
+            raise ConfigError(
+                f"site {self.site.name}: weights=groups, but the training dataset has no `groups` (one subject index a "
+                "sample); give it that attribute or weigh by samples"
+            )
         self.kept = frozenset(self.site.model.state_dict()) - self.shared
         self.bound = {part.name: part.bind(self.site) for part in method.parts}
 
@@ -83,7 +88,7 @@ class Client:
         tensors = snapshot(site.model, self.shared)
         return Update(site.name, cast.round, tensors, site.samples, site.groups, steps, aux, {"loss": loss})
 
-    def evaluate(self, cast: Broadcast, split: str = "validation") -> Evaluation | None:
+    def evaluate(self, cast: Broadcast) -> Evaluation | None:
         """Score the broadcast model with the site's own private state; None if there is nothing to score on.
 
         The result is counted for the round that made this model, ``cast.round - 1``.
@@ -92,7 +97,8 @@ class Client:
             return None
         self._receive(cast)
         samples, metrics = self.site.evaluate(cast.round - 1)
-        return Evaluation(self.site.name, cast.round - 1, split, samples, metrics)
+        name = "validation" if self.split == "train" else "test"
+        return Evaluation(self.site.name, cast.round - 1, name, samples, metrics)
 
     def private(self) -> dict[str, Tensor]:
         """Return all that must survive a rebuilt client; it never leaves the site."""
@@ -116,10 +122,6 @@ class Client:
             bound.restore(groups.get(f"part.{name}", {}))
         if self.settings.optimizer_state == "keep":
             self.site.optimizer_state.restore(groups.get("optimizer", {}))
-
-    def load(self, cast: Broadcast) -> None:
-        """Take the broadcast model and settings of its round without training or scoring."""
-        self._receive(cast)
 
     def deployments(self) -> dict[str, Deployment]:
         """Return, per part, what an exported model needs to treat its inputs the same way."""

@@ -40,7 +40,7 @@ def finish_site(
     """
     client = Client(method, source, settings, split="test", output=folder)
     client.restore(private)
-    evaluation = client.evaluate(cast, "test")
+    evaluation = client.evaluate(cast)
     if evaluation is None:
         raise DataError(f"site {source.site}: no test examples; look at the split and the fold")
     model = snapshot(client.site.model, client.site.model.state_dict())
@@ -66,6 +66,8 @@ def overall(sites: Mapping[str, Scores]) -> dict[str, Any]:
             mean[level][name] = sum(values) / len(values) if values else None
             mean[level][f"{name}_sites"] = len(values)
         key = names[0]
-        site = min(rows, key=lambda name: rows[name][key])
-        worst[level] = {"site": site, key: rows[site][key]}
+        scored = {site: row[key] for site, row in rows.items() if row.get(key) is not None}
+        if scored:
+            site = min(scored, key=lambda name: scored[name])
+            worst[level] = {"site": site, key: scored[site]}
     return {"mean": mean, "worst": worst}

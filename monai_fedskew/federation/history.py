@@ -7,7 +7,9 @@ from typing import Any
 
 from monai_fedskew.core.messages import Evaluation, Event, History
 
-__all__ = ["HistoryFile", "history_rows"]
+__all__ = ["Entry", "HistoryFile", "history_rows"]
+
+Entry = Evaluation | Event
 
 
 class HistoryFile:
@@ -19,12 +21,23 @@ class HistoryFile:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.history = History()
         self.rows = 0
+        self._entries: list[Entry] = []
 
-    def add(self, *entries: Evaluation | Event) -> None:
+    @property
+    def history(self) -> History:
+        """All entries so far."""
+        return History.of(self._entries)
+
+    def start(self) -> None:
+        """Begin an empty file, also over rows of a run that died before its first checkpoint."""
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text("")
+
+    def add(self, *entries: Entry) -> None:
         """Append entries."""
-        self.history = self.history.add(*entries)
+        self._entries += entries
         lines = [json.dumps(row) + "\n" for entry in entries for row in history_rows(entry)]
         self.rows += len(lines)
         if self.path is not None:
@@ -40,10 +53,10 @@ class HistoryFile:
         partial.write_text("".join(lines))
         partial.replace(self.path)
         self.rows = len(lines)
-        self.history = History().add(*_entries([json.loads(line) for line in lines]))
+        self._entries = list(_entries([json.loads(line) for line in lines]))
 
 
-def history_rows(entry: Evaluation | Event) -> Iterator[dict[str, Any]]:
+def history_rows(entry: Entry) -> Iterator[dict[str, Any]]:
     """Yield the rows of one entry as plain values."""
     if isinstance(entry, Event):
         yield {"round": entry.round, "site": entry.site, "event": entry.kind, "reason": entry.reason}
@@ -53,8 +66,8 @@ def history_rows(entry: Evaluation | Event) -> Iterator[dict[str, Any]]:
         yield {**common, "metric": metric, "value": value, "samples": entry.samples}
 
 
-def _entries(rows: list[dict[str, Any]]) -> Iterator[Evaluation | Event]:
-    scores: dict[tuple[int, str, str], dict[str, float]] = {}
+def _entries(rows: list[dict[str, Any]]) -> Iterator[Entry]:
+    scores: dict[tuple[int, str, str], dict[str, float | None]] = {}
     samples: dict[tuple[int, str, str], int] = {}
     for row in rows:
         if "event" in row:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from monai_fedskew.errors import ConfigError
+from monai_fedskew.errors import ConfigError, DataError
 
-__all__ = ["open_run", "write_json"]
+__all__ = ["is_finished", "open_run", "require_same_run", "write_json"]
 
 _MAY_CHANGE = ("rounds",)  # a finished run may go on for more rounds
 
@@ -27,7 +27,9 @@ def open_run(run: Path, about: Mapping[str, Any], *, resume: bool, force: bool) 
     """
     record = run / "run.json"
     if resume and record.is_file():
-        _require_same_run(run, json.loads(record.read_text()), about)
+        require_same_run(run, about)
+        (run / "summary.json").unlink(missing_ok=True)
+        write_json(record, about)
         return
     if run.exists() and any(run.iterdir()):
         if not force:
@@ -46,13 +48,29 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
-def _require_same_run(run: Path, held: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    before, now = _identity(held), _identity(json.loads(json.dumps(about, default=str)))
+def require_same_run(run: Path, about: Mapping[str, Any]) -> None:
+    """Raise ConfigError if ``run`` holds another run than ``about`` describes, naming what differs and both values."""
+    before, now = _identity(_read(run)), _identity(json.loads(json.dumps(about, default=str)))
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             raise ConfigError(
                 f"--resume {run}: {key} was {before.get(key)!r}, now it is {now.get(key)!r}; resume with the same"
             )
+
+
+def is_finished(run: Path, rounds: int) -> bool:
+    """Whether ``run`` holds a summary of exactly so many rounds."""
+    return (run / "summary.json").is_file() and _read(run)["settings"]["rounds"] == rounds
+
+
+def _read(run: Path) -> dict[str, Any]:
+    path = run / "run.json"
+    try:
+        about: dict[str, Any] = json.loads(path.read_text())
+        _identity(about)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); start anew in another folder or with --force") from error
+    return about
 
 
 def _identity(about: Mapping[str, Any]) -> dict[str, Any]:

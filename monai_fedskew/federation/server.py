@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from monai_fedskew.core.messages import Broadcast, Event, Survey, Update
 from monai_fedskew.core.method import Method
-from monai_fedskew.core.state import State, nest, own, require_same_keys, unnest
-from monai_fedskew.errors import RoundError, StateError
+from monai_fedskew.core.state import State, describe, nest, non_finite, own, require_alike, unnest
+from monai_fedskew.errors import RoundError
 from monai_fedskew.federation.settings import Settings
 
 __all__ = ["Server"]
@@ -45,7 +44,7 @@ class Server:
         first = ordered[0]
         tensors, origin = (self.tensors, self.sites[0]) if self.sites else (dict(first.tensors), first.site)
         for survey in ordered:
-            _require_alike(survey, tensors, origin)
+            _check(survey, tensors, origin)
             if survey.samples < 1:
                 raise RoundError(f"site {survey.site}: zero samples to train on; leave the site out")
         parts = self._merged(ordered, len({*self.sites, *(survey.site for survey in ordered)}))
@@ -66,13 +65,18 @@ class Server:
 
         Raises:
             StateError: an update with missing, unknown or misshapen tensors, naming site and key.
-            RoundError: an update of another round, fewer than ``min_sites`` usable updates, zero samples in all, or
-                a non-finite update when ``non_finite`` is "error".
+            RoundError: an update of another round or of an unknown site, two of one site, fewer than ``min_sites``
+                usable updates, zero samples in all, or a non-finite update when ``non_finite`` is "error".
         """
         accepted: list[Update] = []
         excluded: list[Event] = []
+        names = [update.site for update in updates]
         for update in sorted(updates, key=lambda update: update.site):
-            _require_alike(update, self.tensors, "the server's model")
+            if update.site not in self.sites:
+                raise RoundError(f"site {update.site}: was never surveyed; known sites: {', '.join(self.sites)}")
+            if names.count(update.site) > 1:
+                raise RoundError(f"site {update.site}: {names.count(update.site)} updates in round {self.round + 1}")
+            _check(update, self.tensors, "the server")
             if update.round != self.round + 1:
                 raise RoundError(f"site {update.site}: update of round {update.round} in round {self.round + 1}")
             problem = _non_finite(update)
@@ -126,22 +130,13 @@ class Server:
         return merged
 
 
-def _require_alike(message: Survey | Update, tensors: State, origin: str) -> None:
+def _check(message: Survey | Update, tensors: State, origin: str) -> None:
     kind = "survey" if isinstance(message, Survey) else "update"
-    require_same_keys(f"site {message.site}: {kind}", tensors, message.tensors)
-    for key, value in message.tensors.items():
-        expected = tensors[key]
-        if value.shape != expected.shape or value.dtype != expected.dtype:
-            raise StateError(
-                f"site {message.site}: {kind}: {key} is {value.dtype} {tuple(value.shape)}, but at {origin} it is "
-                f"{expected.dtype} {tuple(expected.shape)}; sites may differ in private entries only"
-            )
+    expected, got = ({key: describe(value) for key, value in state.items()} for state in (tensors, message.tensors))
+    require_alike(f"site {message.site}: {kind}", expected, got, origin)
 
 
 def _non_finite(update: Update) -> str:
-    for owner, state in (("", update.tensors), *((f"{name}: ", state) for name, state in update.aux.items())):
-        for key, value in state.items():
-            if value.is_floating_point() and not torch.isfinite(value).all():
-                count = int((~torch.isfinite(value)).sum())
-                return f"{owner}{key} has {count} non-finite values"
-    return ""
+    """What is not finite in an update, its parts' reports included."""
+    groups = [("", update.tensors), *((f"part {name}: ", state) for name, state in update.aux.items())]
+    return next((f"{owner}{problem}" for owner, state in groups if (problem := non_finite(state))), "")

@@ -13,8 +13,8 @@ from monai.data.utils import set_rnd
 from monai_fedskew.core.aggregate import weighted_mean
 from monai_fedskew.core.keys import KeyFilter, except_modules
 from monai_fedskew.core.seeding import derive
-from monai_fedskew.core.state import require_same_keys, restore, snapshot
-from monai_fedskew.errors import ConfigError, FedSkewError, RoundError, StateError
+from monai_fedskew.core.state import describe, non_finite, require_alike, restore, snapshot
+from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
 from monai_fedskew.handlers.exchange import broadcast_state, gather_states, gather_values
 from monai_fedskew.handlers.trainer import network_of
 
@@ -107,9 +107,8 @@ class AggregateShared:
         kind = self.weights if isinstance(self.weights, str) else "number"
         weight = {"samples": len(engine.data_loader.dataset), "equal": 1}.get(kind, self.weights)
         settings = {"every": self.every, "max_epochs": epochs, "weights": kind, "seed": self.seed}
-        entries = {
-            key: f"{value.dtype} {tuple(value.shape)}" for key, value in snapshot(engine.network, self._shared).items()
-        }
+        live = engine.network.state_dict()
+        entries = {key: describe(live[key]) for key in sorted(self._shared)}
         return card | {"weight": weight, "settings": settings, "entries": entries}
 
     def _begin_round(self, engine: Any) -> None:
@@ -154,21 +153,14 @@ def _require_agreement(cards: list[dict[str, Any]]) -> None:
                     f"{where}: {name}={value!r}, but {first['settings'][name]!r} on rank 0, {first['site']}; give all "
                     "ranks the same"
                 )
-        require_same_keys(f"{where}: network", first["entries"], card["entries"])
-        for key, kind in card["entries"].items():
-            if kind != first["entries"][key]:
-                raise StateError(
-                    f"{where}: {key} is {kind}, but {first['entries'][key]} on rank 0, {first['site']}; ranks may "
-                    "differ in private entries only"
-                )
+        require_alike(f"{where}: network", first["entries"], card["entries"], f"rank 0, {first['site']},")
 
 
 def _require_finite(states: list[dict[str, torch.Tensor]], sites: list[str], round: int) -> None:
     for site, state in zip(sites, states, strict=True):
-        for key, value in state.items():
-            if value.is_floating_point() and not torch.isfinite(value).all():
-                count = int((~torch.isfinite(value)).sum())
-                raise RoundError(f"round {round}, {site}: {key} has {count} non-finite values; lower the learning rate")
+        problem = non_finite(state)
+        if problem:
+            raise RoundError(f"round {round}, {site}: {problem}; lower the learning rate")
 
 
 def _reseed(engine: Any, value: int) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +10,13 @@ from typing import Any, Literal
 
 import torch
 from monai.bundle import ConfigParser, ConfigWorkflow
+from monai.engines import SupervisedEvaluator, SupervisedTrainer
 from monai.handlers import (
+    CheckpointLoader,
     CheckpointSaver,
     EarlyStopHandler,
     LrScheduleHandler,
+    MLFlowHandler,
     StatsHandler,
     TensorBoardHandler,
     ValidationHandler,
@@ -24,11 +27,28 @@ from monai_fedskew.core.seeding import derive
 from monai_fedskew.errors import ConfigError, DataError, FedSkewError
 from monai_fedskew.sites.site import Site
 
-__all__ = ["BundleSite"]
+__all__ = ["BundleSite", "Engines", "quiet"]
 
 # Of use when the bundle runs alone; in a federation the rounds decide when to score, save and speak.
-_LEFT_OUT = (ValidationHandler, CheckpointSaver, StatsHandler, TensorBoardHandler)
-_HANDLERS, _NETWORK = "train#handlers", "network_def"
+_LEFT_OUT = (
+    ValidationHandler,
+    CheckpointLoader,
+    CheckpointSaver,
+    StatsHandler,
+    TensorBoardHandler,
+    MLFlowHandler,
+)
+_HANDLERS, _NETWORK = ("train#handlers", "validate#handlers"), "network_def"
+
+
+@dataclass(frozen=True)
+class Engines:
+    """A bundle's trainer and evaluator, and what goes with them; see Site."""
+
+    trainer: SupervisedTrainer
+    evaluator: SupervisedEvaluator
+    schedules: tuple[LrScheduleHandler, ...]
+    survey_data: Any
 
 
 @dataclass(frozen=True)
@@ -40,12 +60,14 @@ class BundleSite:
         site: name of the site; its overlay ``configs/site_<name in lower case>.yaml`` is used when there is one.
         data: folder of the site's prepared data, None to leave the bundle's own ``dataset_dir``.
         overrides: configuration id to value, as on MONAI's command line.
+        known_as: name under which the parts know the site; another than ``site`` for a model trained on a pool.
     """
 
     bundle: Path
     site: str
     data: Path | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    known_as: str = ""
 
     def open(
         self,
@@ -66,9 +88,27 @@ class BundleSite:
         Raises:
             ConfigError: the bundle lacks a file or an id, or holds what a federation cannot use.
         """
+        engines = self.engines(parts, seed=seed, split=split, output=output)
+        return Site(
+            self.known_as or self.site,
+            engines.trainer,
+            engines.evaluator,
+            schedules=engines.schedules,
+            survey_data=engines.survey_data,
+        )
+
+    def engines(
+        self,
+        parts: Sequence[Part] = (),
+        *,
+        seed: int = 0,
+        split: Literal["train", "test"] = "train",
+        output: Path | None = None,
+    ) -> Engines:
+        """Build trainer and evaluator; arguments and errors as for ``open``."""
         workflow = self._workflow(split, output)
         parser: ConfigParser = workflow.parser
-        with _quiet(), _explained(f"bundle {self.bundle.name}, site {self.site}"):
+        with quiet(), _explained(f"bundle {self.bundle.name}, site {self.site}"):
             parser.parse(True)
             self._set_network(parser, parts, seed)
             self._drop_handlers(parser)
@@ -78,7 +118,7 @@ class BundleSite:
             survey = parser.get_parsed_content("survey#dataset") if "survey#dataset" in parser else None
         if evaluator is None:
             raise ConfigError(f"bundle {self.bundle.name}: `validate#evaluator` is missing; a site must be scored")
-        return Site(self.site, trainer, evaluator, schedules=schedules, survey_data=survey)
+        return Engines(trainer, evaluator, schedules, survey)
 
     def config_files(self, split: Literal["train", "test"] = "train") -> list[Path]:
         """Return the configuration files in the order they are merged."""
@@ -108,7 +148,7 @@ class BundleSite:
         if output is not None:
             overrides["output_dir"] = str(output)
         overrides.update(self.overrides)
-        with _quiet():
+        with quiet():
             return ConfigWorkflow(
                 config_file=files,
                 meta_file=str(self.bundle / "configs" / "metadata.json"),
@@ -125,28 +165,39 @@ class BundleSite:
 
     def _drop_handlers(self, parser: ConfigParser) -> None:
         """Take what only serves a run alone out of the configuration; afterwards would parse everything twice."""
-        handlers = parser.get(_HANDLERS, [])
-        names = {kind.__name__ for kind in _LEFT_OUT}
-        if isinstance(handlers, list):
-            parser[_HANDLERS] = [
-                handler
-                for handler in handlers
-                if not (isinstance(handler, dict) and str(handler.get("_target_")).rpartition(".")[2] in names)
-            ]
+        dropped = {kind.__name__ for kind in _with_subclasses(_LEFT_OUT)}
+        for key in _HANDLERS:
+            handlers = parser[key] if key in parser else None  # noqa: SIM401  ConfigParser.get raises on a missing parent
+            if isinstance(handlers, list):
+                parser[key] = [handler for handler in handlers if _class_name(handler) not in dropped]
 
-    def _schedules(self, parser: ConfigParser) -> list[LrScheduleHandler]:
-        handlers = parser.get_parsed_content(_HANDLERS) if _HANDLERS in parser else []
-        for handler in handlers:
+    def _schedules(self, parser: ConfigParser) -> tuple[LrScheduleHandler, ...]:
+        found = [
+            (key, handler)
+            for key in _HANDLERS
+            for handler in (parser.get_parsed_content(key) if key in parser else None) or ()
+        ]
+        for key, handler in found:
             if isinstance(handler, (*_LEFT_OUT, EarlyStopHandler)):
                 raise ConfigError(
-                    f"bundle {self.bundle.name}: {type(handler).__name__} among {_HANDLERS} scores, saves or stops one "
-                    "site inside a round; leave it out, or write it with `_target_` so that it can be left out here"
+                    f"bundle {self.bundle.name}: {type(handler).__name__} among {key} scores, saves, loads or stops "
+                    "one site inside a round; leave it out in a federation"
                 )
-        return [handler for handler in handlers if isinstance(handler, LrScheduleHandler)]
+        return tuple(handler for _, handler in found if isinstance(handler, LrScheduleHandler))
+
+
+def _class_name(handler: Any) -> str:
+    return str(handler.get("_target_")).rpartition(".")[2] if isinstance(handler, dict) else ""
+
+
+def _with_subclasses(kinds: Iterable[type]) -> Iterator[type]:
+    for kind in kinds:
+        yield kind
+        yield from _with_subclasses(kind.__subclasses__())
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence MONAI's notices on every parse (the `eval` notice, default files); errors still come through."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

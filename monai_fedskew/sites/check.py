@@ -1,6 +1,5 @@
 """Look a bundle over before it meets other hospitals."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from monai_fedskew.core.keys import except_modules
 from monai_fedskew.errors import ConfigError, FedSkewError
-from monai_fedskew.sites.bundle import BundleSite
+from monai_fedskew.sites.bundle import BundleSite, quiet
 from monai_fedskew.sites.scaffold import site_data
 from monai_fedskew.sites.site import Site
 
@@ -73,9 +72,8 @@ def check_bundle(bundle: Path, data: Path | None = None) -> BundleReport:
     facts.append(("network", f"{type(network).__name__}, {sum(p.numel() for p in network.parameters()):,} parameters"))
     facts.append(("forward pass", f"{tuple(batch.shape)} to {_outputs(network, batch)}"))
     norms = sum(isinstance(module, _BatchNorm) for module in network.modules())
-    facts.append(("batch norm layers", str(norms)))
-    if not norms:
-        problems.append("no batch norm layer: fedbn and silobn would be FedAvg; build the network with batch norm")
+    none = "0: fedbn and silobn have nothing to keep; build the network with batch norm to use them"
+    facts.append(("batch norm layers", str(norms) if norms else none))
     shared = except_modules()(network) if norms else frozenset(network.state_dict())
     private = frozenset(network.state_dict()) - shared
     return BundleReport(bundle, tuple(facts), tuple(sorted(shared)), tuple(sorted(private)), tuple(problems))
@@ -100,9 +98,7 @@ def _opened(bundle: Path, data: Path) -> tuple[Site, list[str]]:
     folder, manifest = site_data(data, data.absolute().name)
     source = BundleSite(bundle, manifest.site, folder)
     site = source.open()
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # MONAI says that no logging file is used
-    try:
+    with quiet():
         workflow = ConfigWorkflow(
             config_file=[str(path) for path in source.config_files()],
             logging_file=False,
@@ -113,8 +109,6 @@ def _opened(bundle: Path, data: Path) -> tuple[Site, list[str]]:
         )
         workflow.initialize()
         return site, list(workflow.check_properties() or [])
-    finally:
-        logging.disable(before)
 
 
 def _outputs(network: nn.Module, batch: Tensor) -> tuple[int, ...]:

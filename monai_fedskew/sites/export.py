@@ -1,5 +1,6 @@
 """What a site takes home: a bundle folder that runs alone with MONAI and gives the federation's own predictions."""
 
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from monai_fedskew.sites.bundle import BundleSite
 
 __all__ = ["export_bundle"]
 
+logger = logging.getLogger(__name__)
 _MODEL, _INPUTS = "model.safetensors", "normalisation.safetensors"
 
 
@@ -40,7 +42,7 @@ def export_bundle(
     configs = folder / "configs"
     configs.mkdir(parents=True, exist_ok=True)
     save_file(dict(model), folder / _MODEL)
-    for name in ("LICENSE", "docs"):
+    for name in ("LICENSE", "docs", "scripts"):
         origin = source.bundle / name
         if origin.is_dir():
             shutil.copytree(origin, folder / name, dirs_exist_ok=True)
@@ -49,8 +51,16 @@ def export_bundle(
     for name in ("metadata.json", "logging.conf"):
         if (source.bundle / "configs" / name).is_file():
             shutil.copy(source.bundle / "configs" / name, configs / name)
+    for deployment in deployments.values():
+        save_file(dict(deployment.tensors), folder / _INPUTS)
     base = source.bundle / "configs" / "inference.yaml"
     if not base.is_file():
+        logger.warning(
+            "site %s: bundle %s has no configs/inference.yaml; the weights in %s need one to run alone",
+            source.site,
+            source.bundle.name,
+            folder,
+        )
         return
     config = _settled(source, yaml.safe_load(base.read_text()))
     if any(type(part).adapt is not Part.adapt for part in method.parts):
@@ -58,7 +68,6 @@ def export_bundle(
         target = "monai_fedskew.methods.adapted.adapted_network"
         config["network_def"] = {"_target_": target, "network": inner, "method": method.name, "seed": seed}
     for deployment in deployments.values():
-        save_file(dict(deployment.tensors), folder / _INPUTS)
         file = f"$@bundle_root + '/{_INPUTS}'"
         config["evaluator#prepare_batch"] = {"_target_": deployment.target, "file": file}
     about = f"# {method.name}, seed {seed}, site {source.site}"

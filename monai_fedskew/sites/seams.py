@@ -43,12 +43,21 @@ class Seams:
     def add(self, part: Part, stage: str, function: Callable[..., Any]) -> None:
         """Put a function into a stage, in order of the parts' names."""
         chain = self.chains.get(stage)
-        if chain is None or stage.removesuffix("_eval") not in part.stages:
+        if chain is None or stage not in part.stages:
             raise ConfigError(f"part {part.name} adds to the stage {stage!r} but declares {part.stages}; see STAGES")
+        if stage in _GRADIENT and (self.trainer.accumulation_steps > 1 or self.trainer.amp):
+            raise ConfigError(
+                f"site {self.site}: {part.name} changes gradients, which are partial or scaled with "
+                "accumulation_steps > 1 or amp: true; turn these off in the bundle"
+            )
         if stage in EXCLUSIVE and chain:
             raise ConfigError(f"site {self.site}: {part.name} and {next(iter(chain))} both take the stage {stage!r}")
         self.chains[stage] = dict(sorted({**chain, part.name: function}.items()))
-        self.generators.setdefault(part.name, torch.Generator(device="cpu"))
+        self.stream(part)
+
+    def stream(self, part: Part) -> torch.Generator:
+        """Return the part's own source of randomness, seeded at the start of every round."""
+        return self.generators.setdefault(part.name, torch.Generator(device="cpu"))
 
     def loss(self) -> Tensor:
         """Compute the whole loss of the current batch again."""
@@ -69,8 +78,9 @@ class Seams:
         network: nn.Module = self.trainer.network
         modes = [(module, module.training) for module in network.modules()]
         tracking = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=self.generators[part.name])))
+        devices = sorted({value.device.index for value in network.parameters() if value.is_cuda})
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=self.stream(part))))
             for norm in tracking:
                 norm.track_running_stats = False
             try:
@@ -106,12 +116,6 @@ class Seams:
             output[CommonKeys.LOSS] = function(output)
 
     def _on_gradient(self) -> None:
-        trainer = self.trainer
         for stage in _GRADIENT:
-            for name, function in self.chains[stage].items():
-                if trainer.accumulation_steps > 1 or (trainer.amp and trainer.scaler is not None):
-                    raise ConfigError(
-                        f"site {self.site}: {name} changes gradients, which are partial or scaled with "
-                        "accumulation_steps > 1 or amp: true; turn these off in the bundle"
-                    )
+            for function in self.chains[stage].values():
                 function()

@@ -1,5 +1,6 @@
 """A site: one network with its trainer, evaluator and data, and the seams parts may use."""
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -12,9 +13,11 @@ from monai.engines import SupervisedEvaluator, SupervisedTrainer
 from monai.handlers import LrScheduleHandler
 from monai.utils import CommonKeys
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from monai_fedskew.core.part import Part
 from monai_fedskew.core.seeding import derive
+from monai_fedskew.data.batches import ShuffledBatches
 from monai_fedskew.errors import ConfigError, RoundError
 from monai_fedskew.sites.optimizer import OptimizerState
 from monai_fedskew.sites.seams import Seams
@@ -62,7 +65,9 @@ class Site:
         if not self.samples:
             raise ConfigError(f"site {name}: no training examples; look at the split and the fold")
         groups = getattr(loader.dataset, "groups", None)
+        self.has_groups = groups is not None
         self.groups = self.samples if groups is None else len(np.unique(groups))
+        _require_trainable_batches(name, loader, self.model)
         self._is_random = set_rnd(loader.dataset, 0) != 0
         self._survey_data = loader.dataset if survey_data is None else survey_data
         self._seams = Seams(name, trainer, evaluator)
@@ -132,10 +137,30 @@ class Site:
             raise RoundError(f"site {self.name}: no training step was made in round {round}; rebuild the client")
         return steps, float(seams.task_loss) / seams.seen
 
-    def evaluate(self, round: int) -> tuple[int, dict[str, float]]:
-        """Run the evaluator; return the number of examples and its metrics, the key metric first."""
+    def evaluate(self, round: int) -> tuple[int, dict[str, float | None]]:
+        """Run the evaluator; return the number of examples and its metrics, the key metric first.
+
+        A metric that is not finite, such as an AUC of one class, is None.
+        """
         self.evaluator.run(max(round, 1))
-        metrics = {name: float(value) for name, value in self.evaluator.state.metrics.items()}
+        values = {name: float(value) for name, value in self.evaluator.state.metrics.items()}
+        metrics = {name: value if math.isfinite(value) else None for name, value in values.items()}
         key = self.evaluator.state.key_metric_name
         ordered = {key: metrics[key], **metrics} if key in metrics else metrics
         return len(self.evaluator.data_loader.dataset), ordered
+
+
+def _require_trainable_batches(name: str, loader: Any, model: nn.Module) -> None:
+    """Refuse a last batch of one vector, on which batch norm cannot train; every round would fail."""
+    size, samples = getattr(loader.batch_sampler, "batch_size", None), len(loader.dataset)
+    is_merged = isinstance(loader.batch_sampler, ShuffledBatches) and size != 1
+    if size is None or samples % size != (0 if size == 1 else 1) or is_merged:
+        return
+    if size > 1 and getattr(loader.batch_sampler, "drop_last", False):
+        return
+    has_norm = any(isinstance(module, _BatchNorm) for module in model.modules())
+    if has_norm and torch.as_tensor(loader.dataset[0][CommonKeys.IMAGE]).ndim == 1:
+        raise ConfigError(
+            f"site {name}: {samples} training samples at batch size {size} leave a batch of one, on which batch norm "
+            "cannot train; set drop_last: true, another batch size, or use monai_fedskew.data.batches.ShuffledBatches"
+        )

@@ -27,8 +27,8 @@ def test_own_bundle_is_opened_with_its_data(tmp_path: Path) -> None:
     assert dict(report.facts)["engines"] == "trainer and evaluator share one network"
 
 
-def test_missing_pieces_are_problems(tmp_path: Path) -> None:
-    """A lost file and a network without batch norm are named."""
+def test_missing_pieces_are_named(tmp_path: Path) -> None:
+    """A lost file is a problem; a network without batch norm is a fact, as fedavg runs on it."""
     bundle = copy_bundle(find_bundle("abide_connectome"), tmp_path / "b")
     (bundle / "LICENSE").unlink()
     train = bundle / "configs" / "train.yaml"
@@ -37,9 +37,9 @@ def test_missing_pieces_are_problems(tmp_path: Path) -> None:
     end = text.index("network:", start)
     plain = "network_def: {_target_: torch.nn.Linear, in_features: 5995, out_features: 2}\n"
     train.write_text(text[:start] + plain + text[end:])
-    problems = check_bundle(bundle).problems
-    assert problems[0] == "LICENSE is missing"
-    assert problems[1].startswith("no batch norm layer")
+    report = check_bundle(bundle)
+    assert report.problems == ("LICENSE is missing",)
+    assert dict(report.facts)["batch norm layers"].startswith("0: fedbn and silobn have nothing to keep")
 
 
 def test_other_feature_count_is_an_error(tmp_path: Path) -> None:
