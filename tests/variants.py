@@ -57,7 +57,7 @@ class Fixed(Metric):
 
     def __init__(self, value: float) -> None:
         self.value = value
-        super().__init__(output_transform=lambda output: output)
+        super().__init__(output_transform=lambda output: 0)
 
     def reset(self) -> None:
         """Forget nothing."""
