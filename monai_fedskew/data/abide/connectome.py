@@ -3,9 +3,8 @@
 An edge is Pearson's r of two regions within the window, by default Fisher-transformed, z = arctanh(r) with |r| held at
 1 - 1e-7. Edges come as the upper triangle, row by row: (0,1), (0,2), ... (R-2,R-1), as in `np.triu_indices(R, 1)`.
 
-One matrix product a window over standardised columns gives all edges. Means and variances are float64; the product is
-float32, whose error of 4e-7 in r matters only where arctanh is steep, so edges with |r| > 0.97 (about 1 in
-10,000) are computed again in float64.
+One matrix product a window over standardised columns gives all edges. It is float32, whose error of 4e-7 in r matters
+only where arctanh is steep, so edges with |r| > 0.97 (about 1 in 10,000) are computed again in float64.
 """
 
 import threading
@@ -14,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
-from monai_fedskew.data.abide.sliding import constant_in_windows, n_windows, window_length
+from monai_fedskew.data.abide.sliding import n_windows, window_length
+from monai_fedskew.data.abide.standardise import Windows, standardise, standardised_pairs, windows_of
 from monai_fedskew.errors import ConfigError, DataError
 
-__all__ = ["Edges", "Estimator", "connectomes"]
+__all__ = ["Edges", "Estimator", "connectomes", "edges_of_windows", "scan_windows"]
 
 Estimator = Literal["pearson", "ledoit-wolf"]
 Floats = npt.NDArray[np.float64]
@@ -97,6 +96,20 @@ def connectomes(
         >>> vectors.shape, bool(np.isclose(vectors[0, 0], np.arctanh(np.corrcoef(series[:32].T)[0, 1])))
         ((9, 6), True)
     """
+    all_windows = scan_windows(series, edges)
+    return edges_of_windows(all_windows if windows is None else all_windows[windows], edges, threads=threads, out=out)
+
+
+def scan_windows(series: Floats, edges: Edges) -> Windows:
+    """Cut a series into windows, ready for `edges_of_windows`.
+
+    Args:
+        series: (volumes, regions), finite; at least as long as one window.
+        edges: how long a window is and where the next begins.
+
+    Raises:
+        DataError: the series is shorter than a window, no matrix, or not finite.
+    """
     series = np.asarray(series, np.float64)
     count = n_windows(len(series), edges.window, edges.stride)
     if series.ndim != 2 or count == 0:
@@ -104,50 +117,23 @@ def connectomes(
     if not np.isfinite(series).all():
         raise DataError(f"series has {int((~np.isfinite(series)).sum())} values that are not finite")
     # volumes behind the last window would change the last digits of the means
-    prepared = _Standardised.of(series[: window_length(count, edges.window, edges.stride)], edges)
-    numbers = np.arange(count) if windows is None else np.asarray(windows, np.int64)
-    regions = series.shape[1]
-    rows = np.empty((len(numbers), regions * (regions - 1) // 2), np.float32) if out is None else out
-    for start in range(0, len(numbers), _CHUNK * threads):
-        chunk = slice(start, start + _CHUNK * threads)
-        _fill(rows[chunk], prepared, numbers[chunk], edges, threads)
-    return rows
+    return windows_of(series[: window_length(count, edges.window, edges.stride)], edges.window, edges.stride)
 
 
-@dataclass(frozen=True)
-class _Standardised:
-    """All windows of a series, ready to be standardised: z = (x - mean) * scale has zero sum and unit norm.
+def edges_of_windows(windows: Windows, edges: Edges, *, threads: int = 1, out: Rows | None = None) -> Rows:
+    """Compute one vector of edges a window, whichever scans the windows are of; see `connectomes`.
 
-    `single` are the windows in float32, where that is enough: the mean of no window is far off its deviation.
+    Example:
+        >>> series = np.random.default_rng(0).standard_normal((40, 4))
+        >>> bool((edges_of_windows(scan_windows(series, Edges(32)), Edges(32)) == connectomes(series, Edges(32))).all())
+        True
     """
-
-    windows: Floats
-    means: Floats
-    scales: Floats
-    single: Rows | None
-
-    @staticmethod
-    def of(series: Floats, edges: Edges) -> "_Standardised":
-        x = series - series.mean(axis=0)
-        deviations = x.std(axis=0)
-        x /= np.where(deviations > 0, deviations, 1.0)
-        size, step = edges.window, edges.stride
-        windows = _windows(x, size, step)
-        first, squares = (_moving_sums(part, size)[::step] for part in (x, x * x))
-        means = first / size
-        offsets = first * means
-        squares = squares - offsets
-        # the difference loses digits where a window hardly moves about a far-off mean: sum those directly
-        quiet = squares < 1e-6 * offsets
-        for window, region in np.argwhere(quiet) if quiet.any() else ():
-            values = windows[window, :, region]
-            means[window, region] = values.mean()
-            squares[window, region] = np.square(values - values.mean()).sum()
-        still = constant_in_windows(series, size)[::step] | (squares <= 0)
-        squares[still] = np.inf
-        is_close = bool((offsets <= 25 * squares).all())
-        single = _windows(x.astype(np.float32), size, step) if is_close else None
-        return _Standardised(windows, means, 1 / np.sqrt(squares), single)
+    regions = windows.values.shape[2]
+    rows = np.empty((len(windows), regions * (regions - 1) // 2), np.float32) if out is None else out
+    for start in range(0, len(windows), _CHUNK * threads):
+        chunk = slice(start, start + _CHUNK * threads)
+        _fill(rows[chunk], windows[chunk], edges, threads)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -155,6 +141,7 @@ class _Scratch:
     """Arrays used again for every chunk: fresh ones would cost as much as the arithmetic."""
 
     z: Rows
+    squares: Rows
     blocks: tuple[tuple[int, int, Rows], ...]
     size: Rows
     is_steep: npt.NDArray[np.bool_]
@@ -168,26 +155,27 @@ class _Scratch:
         cuts = [*range(0, regions, _BLOCK), regions]
         blocks = tuple((a, b, np.empty((chunk, b - a, regions - a), np.float32)) for a, b in pairwise(cuts))
         shape = (chunk, regions * (regions - 1) // 2)
-        z = np.empty((chunk, window, regions), np.float32)
-        new = _Scratch(z, blocks, np.empty(shape, np.float32), np.empty(shape, bool))
+        z, squares = (np.empty((chunk, window, regions), np.float32) for _ in range(2))
+        new = _Scratch(z, squares, blocks, np.empty(shape, np.float32), np.empty(shape, bool))
         _kept.scratch = new
         return new
 
 
-def _fill(out: Rows, prepared: _Standardised, numbers: Index, edges: Edges, threads: int) -> None:
-    """Write the edges of some windows into `out`, shape (len(numbers), features)."""
-    scratch = _Scratch.of(_CHUNK * threads, *prepared.windows.shape[1:])
-    share = -(-len(numbers) // threads)
-    parts = [slice(k, min(k + share, len(numbers))) for k in range(0, len(numbers), share)]
-    _run([partial(_multiply, prepared, numbers, scratch, part) for part in parts])
+def _fill(out: Rows, windows: Windows, edges: Edges, threads: int) -> None:
+    """Write the edges of some windows into `out`, shape (windows, features)."""
+    count = len(windows)
+    scratch = _Scratch.of(_CHUNK * threads, *windows.values.shape[1:])
+    share = -(-count // threads)
+    parts = [slice(k, min(k + share, count)) for k in range(0, count, share)]
+    _run([partial(_multiply, windows[part], scratch, part) for part in parts])
     # by one thread: calls as short as these would only wait for each other
     at, regions = 0, scratch.z.shape[2]
     for start, stop, block in scratch.blocks:
         for row in range(stop - start):
             width = regions - start - row - 1
-            out[:, at : at + width] = block[: len(numbers), row, row + 1 :]
+            out[:, at : at + width] = block[:count, row, row + 1 :]
             at += width
-    _run([partial(_finish, out, prepared, numbers, edges, scratch=scratch, part=part) for part in parts])
+    _run([partial(_finish, out[part], windows[part], edges, scratch=scratch, part=part) for part in parts])
 
 
 def _run(tasks: list[Callable[[], None]]) -> None:
@@ -197,32 +185,25 @@ def _run(tasks: list[Callable[[], None]]) -> None:
         other.result()
 
 
-def _multiply(prepared: _Standardised, numbers: Index, scratch: _Scratch, part: slice) -> None:
+def _multiply(windows: Windows, scratch: _Scratch, part: slice) -> None:
     """Standardise windows and multiply; blocks of rows spare most of the lower triangle."""
-    mine = numbers[part]
-    pick = slice(int(mine[0]), int(mine[-1]) + 1) if (np.diff(mine) == 1).all() else mine
-    z, means = scratch.z[part], prepared.means[pick, None, :]
-    if prepared.single is not None:
-        np.subtract(prepared.single[pick], means.astype(np.float32), out=z)
-    else:
-        z[...] = prepared.windows[pick] - means
-    z *= prepared.scales[pick, None, :].astype(np.float32)
+    z = scratch.z[part]
+    standardise(windows, z, scratch.squares[part])
     for start, stop, block in scratch.blocks:
         np.matmul(z[:, :, start:stop].transpose(0, 2, 1), z[:, :, start:], out=block[part])
 
 
-def _finish(
-    rows: Rows, prepared: _Standardised, numbers: Index, edges: Edges, *, scratch: _Scratch, part: slice
-) -> None:
+def _finish(out: Rows, windows: Windows, edges: Edges, *, scratch: _Scratch, part: slice) -> None:
     """Compute steep edges again, shrink and transform, in place."""
-    out, is_steep = rows[part], scratch.is_steep[part]
+    is_steep = scratch.is_steep[part]
     np.abs(out, out=scratch.size[part])
     np.greater(scratch.size[part], _STEEP, out=is_steep)
     steep = np.flatnonzero(is_steep)
-    exact = _exact(prepared, numbers[part], steep)
+    row, edge = np.divmod(steep, out.shape[1])
+    exact = standardised_pairs(windows, row, *(side[edge] for side in _pairs(scratch.z.shape[2])))
     if edges.estimator == "ledoit-wolf":
         shrink = _shrinkage(scratch.z[part].astype(np.float64), out, steep, exact)
-        exact *= shrink[steep // out.shape[1]]
+        exact *= shrink[row]
         out *= shrink[:, None].astype(np.float32)
     out.reshape(-1)[steep] = 0
     if edges.fisher_z:
@@ -233,37 +214,6 @@ def _finish(
     out.reshape(-1)[steep] = exact
     if edges.clip_negative:
         np.maximum(out, 0, out=out)
-
-
-def _windows(x: np.ndarray[tuple[int, ...], np.dtype[Any]], size: int, step: int) -> Any:
-    """View a series as (windows, volumes, regions)."""
-    return sliding_window_view(x, size, axis=0)[::step].transpose(0, 2, 1)
-
-
-def _moving_sums(x: Floats, size: int) -> Floats:
-    """Sum over every window by doubling: sums of 1, 2, 4 ... volumes, put together by the binary digits of `size`."""
-    count, start, width, sums = len(x) - size + 1, 0, 1, x
-    total = np.zeros((count, x.shape[1]))
-    while True:
-        if size & width:
-            total += sums[start : start + count]
-            start += width
-        if 2 * width > size:
-            return total
-        sums = sums[:-width] + sums[width:]
-        width *= 2
-
-
-def _exact(prepared: _Standardised, numbers: Index, steep: Index) -> Floats:
-    """Compute the edges at flat positions `steep` of some windows in float64."""
-    regions = prepared.means.shape[1]
-    row, edge = np.divmod(steep, regions * (regions - 1) // 2)
-    window, sides = numbers[row], []
-    for region in (side[edge] for side in _pairs(regions)):
-        centred = prepared.windows[window, :, region] - prepared.means[window, region, None]
-        sides.append(centred * prepared.scales[window, region, None])
-    exact: Floats = np.einsum("kt,kt->k", *sides)
-    return exact
 
 
 @cache
