@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import nibabel
@@ -73,6 +74,7 @@ def test_options_reach_the_manifest(data: Path, tmp_path: Path) -> None:
         "clip_negative": "yes",
         "constant_roi": "zero",
         "exclude": "dead-roi",
+        "prepared by": f"monai-fedskew {version('monai-fedskew')}",
     }
 
 

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +45,10 @@ def written(folder: Path, site: SiteManifest) -> Path:
 
 
 def test_a_manifest_comes_back_as_written(tmp_path: Path) -> None:
-    """Reading gives an equal value, with regions, groups and exclusions."""
-    assert read_manifest(written(tmp_path, manifest())) == manifest()
+    """Reading gives an equal value, with regions, groups and exclusions, and the digest of the array."""
+    found = read_manifest(written(tmp_path, manifest()))
+    assert found == manifest(data_digest=found.data_digest)
+    assert found.data_digest == f"crc32:{zlib.crc32(bytes(5 * 3 * 4)):08x}"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -92,6 +95,12 @@ def test_data_must_agree_with_the_manifest(tmp_path: Path) -> None:
     written(tmp_path, manifest())
     np.save(tmp_path / "vectors.npy", np.zeros((4, 3), np.float32))
     with pytest.raises(DataError, match=r"shape \(4, 3\), but the manifest describes \(5, 3\)"):
+        read_manifest(tmp_path)
+    np.save(tmp_path / "vectors.npy", np.zeros((5, 3)))
+    with pytest.raises(DataError, match="holds float64, expected float32 in C order"):
+        read_manifest(tmp_path)
+    np.save(tmp_path / "vectors.npy", np.asfortranarray(np.zeros((5, 3), np.float32)))
+    with pytest.raises(DataError, match="holds float32 in Fortran order, expected float32 in C order"):
         read_manifest(tmp_path)
     (tmp_path / "vectors.npy").write_bytes(b"nothing")
     with pytest.raises(DataError, match="cannot be read as an array"):

@@ -22,6 +22,7 @@ from monai_fedskew.data.abide.scans import (
     ConstantRoi,
     Exclude,
     Rules,
+    Scan,
     find_regions,
     find_scans,
     read_scan,
@@ -29,7 +30,7 @@ from monai_fedskew.data.abide.scans import (
     without_files,
 )
 from monai_fedskew.data.abide.sliding import n_windows, window_length
-from monai_fedskew.data.abide.store import ArrayWriter, RunningMoments, ahead, open_array
+from monai_fedskew.data.abide.store import Buffers, Moments, in_order, open_array
 from monai_fedskew.data.manifest import DATA_FILES, Excluded, Region, SiteManifest, Store, Subject, write_manifest
 from monai_fedskew.errors import ConfigError, DataError
 
@@ -104,8 +105,8 @@ def prepare(
         out: the folder to write.
         options: what to prepare.
         force: whether `out` may be replaced.
-        threads: threads of the arithmetic, beside the one that writes. No influence on the result; more than one only
-            helps where processors are idle.
+        threads: threads that read and compute, beside the one that writes. No influence on the result; more than one
+            only helps where processors are idle.
         progress: called with the number of subjects done, of all subjects, and the site.
 
     Returns:
@@ -155,6 +156,25 @@ class _Source:
     hashes: Mapping[str, str]
 
 
+@dataclass
+class _Collected:
+    """What is known of a site's subjects so far, in the order of their rows."""
+
+    excluded: list[Excluded]
+    hashes: dict[str, str]
+    subjects: list[Subject] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    moments: Moments = field(default_factory=Moments)
+    n_rows: int = 0
+
+    def add(self, person: Person, path: Path, result: "_Result") -> None:
+        start, self.n_rows = self.n_rows, self.n_rows + len(result.rows)
+        self.subjects.append(Subject(person.id, int(person.label or 0), start, self.n_rows))
+        self.hashes[path.name] = result.scan.sha256
+        self.flags += [f"{person.id}: {result.scan.flags}"] if result.scan.flags else []
+        self.moments += result.moments
+
+
 def _prepare_site(
     folder: Path,
     people: list[Person],
@@ -164,60 +184,89 @@ def _prepare_site(
     threads: int,
     tick: Callable[[int], None],
 ) -> SiteManifest:
-    usable, excluded = without_files(people, source.scans)
-    paths = [source.scans[person.file_id] for person in usable]
-    usual = usual_volumes(paths) if options.exclude == "fed-abide" and paths else None
-    subjects: list[Subject] = []
-    hashes, flags = dict(source.hashes), []
-    moments = RunningMoments()
     folder.mkdir()
-    columns = len(source.regions) if options.store == "series" else len(source.regions) * (len(source.regions) - 1) // 2
-    dtype = "float64" if options.store == "series" else "float32"
-    with open_array(folder / DATA_FILES[options.store], columns, dtype) as array:
-        read = partial(read_scan, regions=source.regions, rules=options.rules, is_pcp=source.is_pcp, usual=usual)
-        scans = ahead(read, zip(usable, paths, strict=True))
-        for number, (person, path, scan) in enumerate(zip(usable, paths, scans, strict=True), start=len(excluded) + 1):
-            if isinstance(scan, Excluded):
-                excluded.append(scan)
-            else:
-                start = array.n_windows
-                _append(array, moments, scan.values, options, threads)
-                subjects.append(Subject(person.id, int(person.label or 0), start, array.n_windows))
-                hashes[path.name] = scan.sha256
-                flags += [f"{person.id}: {scan.flags}"] if scan.flags else []
-            tick(number)
+    site, digest = _write_rows(folder, people, source, options, threads=threads, tick=tick)
+    notes = {**options.notes, "prepared by": f"monai-fedskew {version('monai-fedskew')}"}
     manifest = SiteManifest(
         site=folder.name,
         label_names=LABEL_NAMES,
         kind="edges",
         regions=source.regions,
         features=(),
-        subjects=tuple(subjects),
-        excluded=tuple(sorted(excluded, key=lambda item: item.id)),
+        subjects=tuple(site.subjects),
+        excluded=tuple(sorted(site.excluded, key=lambda item: item.id)),
         estimator=options.edges.estimator,
         window=options.edges.window,
         stride=options.edges.stride,
         store=options.store,
-        sources=hashes,
-        summary={"mean": moments.mean, "std": moments.std, "windows": float(array.n_windows)},
-        notes={**options.notes, **({"edges set to zero": "; ".join(flags)} if flags else {})},
+        sources=site.hashes,
+        data_digest=digest,
+        summary={"mean": site.moments.mean, "std": site.moments.std, "windows": float(site.n_rows)},
+        notes={**notes, **({"edges set to zero": "; ".join(site.flags)} if site.flags else {})},
     )
-    if subjects:
+    if site.subjects:
         write_manifest(folder, manifest)
     else:
         shutil.rmtree(folder)
     return manifest
 
 
-def _append(array: ArrayWriter, moments: RunningMoments, values: Floats, options: Options, threads: int) -> None:
-    """Write one subject."""
-    edges, regions = options.edges, values.shape[1]
-    count = n_windows(len(values), edges.window, edges.stride)
-    rows = connectomes(values, edges, threads=threads, out=array.buffer(count, regions * (regions - 1) // 2))
-    moments.add(rows)
-    stored = rows if options.store == "vectors" else values[: window_length(count, edges.window, edges.stride)]
-    array.append(stored)
-    array.n_windows += count
+def _write_rows(
+    folder: Path,
+    people: list[Person],
+    source: _Source,
+    options: Options,
+    *,
+    threads: int,
+    tick: Callable[[int], None],
+) -> tuple[_Collected, str]:
+    """Write the array of a site, one subject after the other; returns what was collected and the array's digest."""
+    usable, excluded = without_files(people, source.scans)
+    paths = [source.scans[person.file_id] for person in usable]
+    usual = usual_volumes(paths) if options.exclude == "fed-abide" and paths else None
+    read = partial(read_scan, regions=source.regions, rules=options.rules, is_pcp=source.is_pcp, usual=usual)
+    buffers, regions, done = Buffers(), len(source.regions), len(excluded)
+    compute = partial(_compute, read=read, options=options, buffers=buffers)
+    site = _Collected(excluded, dict(source.hashes))
+    columns, dtype = (regions, "float64") if options.store == "series" else (regions * (regions - 1) // 2, "float32")
+    with open_array(folder / DATA_FILES[options.store], columns, dtype) as array:
+        results = in_order(compute, zip(usable, paths, strict=True), threads=threads)
+        for number, (person, path, result) in enumerate(zip(usable, paths, results, strict=True), start=done + 1):
+            if isinstance(result, Excluded):
+                site.excluded.append(result)
+            else:
+                array.append(result.rows if options.store == "vectors" else result.series)
+                site.add(person, path, result)
+                buffers.give_back(result.rows)
+            tick(number)
+    return site, array.digest.text
+
+
+@dataclass(frozen=True)
+class _Result:
+    """One subject: its `rows` lie in a buffer; `series` are the volumes that its windows cover."""
+
+    scan: Scan
+    series: Floats
+    rows: npt.NDArray[np.float32]
+    moments: Moments
+
+
+def _compute(
+    person: Person, path: Path, *, read: Callable[[Person, Path], Scan | Excluded], options: Options, buffers: Buffers
+) -> _Result | Excluded:
+    """Read one subject and compute its rows, also for `store="series"`: the summary describes the rows, not the scan.
+
+    It is what reports compare sites by, and must not depend on how the rows are kept.
+    """
+    scan = read(person, path)
+    if isinstance(scan, Excluded):
+        return scan
+    edges, regions = options.edges, scan.values.shape[1]
+    count = n_windows(len(scan.values), edges.window, edges.stride)
+    rows = connectomes(scan.values, edges, out=buffers.take(count, regions * (regions - 1) // 2))
+    series = scan.values[: window_length(count, edges.window, edges.stride)]
+    return _Result(scan, series, rows, Moments.of(rows))
 
 
 def _call(options: Options, data: Path) -> dict[str, object]:

@@ -12,45 +12,76 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ArrayWriter", "RunningMoments", "ahead", "open_array"]
+from monai_fedskew.data.digest import Digest
 
+__all__ = ["ArrayWriter", "Buffers", "Moments", "in_order", "open_array"]
 
 T = TypeVar("T")
-_AHEAD = 2  # how many results wait at most
 
 
-def ahead(function: Callable[..., T], calls: Iterable[tuple[Any, ...]]) -> Iterator[T]:
-    """Yield ``function(*call)`` for each call in order, computed by a thread while the caller is busy.
+def in_order(function: Callable[..., T], calls: Iterable[tuple[Any, ...]], *, threads: int) -> Iterator[T]:
+    """Yield ``function(*call)`` for each call in order, computed by threads while the caller is busy.
 
-    At most two results wait, so memory does not grow with the number of calls. An error is raised in its turn.
+    At most ``threads + 1`` results wait, so memory does not grow with the number of calls. An error is raised in its
+    turn.
 
     Example:
-        >>> list(ahead(pow, [(2, 3), (3, 2)]))
+        >>> list(in_order(pow, [(2, 3), (3, 2)], threads=2))
         [8, 9]
     """
     waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(1) as thread:
-        for call in calls:
-            waiting.append(thread.submit(function, *call))
-            if len(waiting) > _AHEAD:
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for call in calls:
+                waiting.append(pool.submit(function, *call))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
-@dataclass
-class RunningMoments:
-    """Mean and standard deviation (ddof 0) over all values seen, in float64."""
+class Buffers:
+    """Arrays for the rows of one subject, used again: the pages of fresh ones would cost as much as the arithmetic."""
+
+    def __init__(self) -> None:
+        self._free: deque[npt.NDArray[np.float32]] = deque()  # its operations are safe among threads
+
+    def take(self, rows: int, columns: int) -> npt.NDArray[np.float32]:
+        """Return an uninitialised (rows, columns) array, to be given back."""
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = np.empty(0, np.float32)
+        if memory.size < rows * columns:
+            memory = np.empty(rows * columns, np.float32)
+        return memory[: rows * columns].reshape(rows, columns)
+
+    def give_back(self, rows: npt.NDArray[np.float32]) -> None:
+        """Let an array from `take` be used again."""
+        memory = rows.base
+        assert isinstance(memory, np.ndarray)
+        self._free.append(memory)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number, sum and sum of squares of values, in float64."""
 
     count: int = 0
     total: float = 0.0
     squares: float = 0.0
 
-    def add(self, rows: npt.NDArray[np.float32]) -> None:
-        """Take in (rows, features) values. Sums within a row are float32, which numpy adds pairwise."""
-        self.count += rows.size
-        self.total += float(rows.sum(axis=1).sum(dtype=np.float64))
-        self.squares += float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64))
+    @staticmethod
+    def of(rows: npt.NDArray[np.float32]) -> "Moments":
+        """Measure (rows, features) values. Sums within a row are float32, which numpy adds pairwise."""
+        total = float(rows.sum(axis=1).sum(dtype=np.float64))
+        return Moments(rows.size, total, float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64)))
+
+    def __add__(self, other: "Moments") -> "Moments":
+        return Moments(self.count + other.count, self.total + other.total, self.squares + other.squares)
 
     @property
     def mean(self) -> float:
@@ -59,50 +90,29 @@ class RunningMoments:
 
     @property
     def std(self) -> float:
-        """Standard deviation of the values, 0 if there are none."""
+        """Standard deviation of the values (ddof 0), 0 if there are none."""
         return float(np.sqrt(max(0.0, self.squares / self.count - self.mean**2))) if self.count else 0.0
 
 
 @dataclass
 class ArrayWriter:
-    """An open `.npy` file that grows row by row.
-
-    `n_windows` is for the caller to count what the rows stand for. Writing goes on in a thread of its own while the
-    next rows are computed.
-    """
+    """An open `.npy` file that grows row by row, with the digest of what was written."""
 
     file: io.FileIO
     columns: int
     dtype: np.dtype[Any]
-    thread: ThreadPoolExecutor
     rows: int = 0
-    n_windows: int = 0
-    pending: Future[None] | None = None
-    memory: list[npt.NDArray[np.float32]] = field(default_factory=lambda: [np.empty(0, np.float32)] * 2)
+    digest: Digest = field(default_factory=Digest)
 
     def append(self, rows: npt.NDArray[Any]) -> None:
-        """Write (rows, columns) values, which must not change before the next call returns."""
-        self.wait()
-        self.pending = self.thread.submit(self._write, np.ascontiguousarray(rows, self.dtype))
-        self.rows += len(rows)
-
-    def buffer(self, rows: int, columns: int) -> npt.NDArray[np.float32]:
-        """Return an uninitialised (rows, columns) array, one of two in turn."""
-        self.memory.reverse()
-        if self.memory[0].size < rows * columns:
-            self.memory[0] = np.empty(rows * columns, np.float32)
-        return self.memory[0][: rows * columns].reshape(rows, columns)
-
-    def wait(self) -> None:
-        """Wait until everything is written; raises what went wrong."""
-        if self.pending is not None:
-            self.pending.result()
-
-    def _write(self, rows: npt.NDArray[Any]) -> None:
-        view = rows.data.cast("B")
+        """Write (rows, columns) values."""
+        stored = np.ascontiguousarray(rows, self.dtype)
+        self.digest.add(stored)
+        view = stored.data.cast("B")
         written = 0
         while written < len(view):
             written += self.file.write(view[written:]) or 0
+        self.rows += len(stored)
 
 
 @contextmanager
@@ -118,16 +128,16 @@ def open_array(path: Path, columns: int, dtype: str) -> Iterator[ArrayWriter]:
         ...     np.load(Path(tmp) / "x.npy").shape
         (4, 2)
     """
-    with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1) as thread:
-        writer = ArrayWriter(file, columns, np.dtype(dtype), thread)
-        file.write(_header(writer))
+    with path.open("wb", buffering=0) as file:
+        writer = ArrayWriter(file, columns, np.dtype(dtype))
+        _write_header(writer)
         yield writer
-        writer.wait()
         file.seek(0)
-        file.write(_header(writer))
+        _write_header(writer)
 
 
-def _header(writer: ArrayWriter) -> bytes:
-    """The header numpy writes, padded to 256 bytes so that its length does not depend on the number of rows."""
-    text = repr({"descr": writer.dtype.str, "fortran_order": False, "shape": (writer.rows, writer.columns)})
-    return b"\x93NUMPY\x01\x00" + (246).to_bytes(2, "little") + text.ljust(245).encode("ascii") + b"\n"
+def _write_header(writer: ArrayWriter) -> None:
+    # numpy leaves room for the number of rows to grow, so that both headers have one length
+    shape = (writer.rows, writer.columns)
+    header = {"descr": np.lib.format.dtype_to_descr(writer.dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(writer.file, header)

@@ -3,6 +3,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from monai_fedskew.data.abide.prepare import Options, prepare
 from monai_fedskew.data.abide.report import exclusions, site_table
 from monai_fedskew.data.abide.timeseries import read_series, write_series
 from monai_fedskew.data.abide.windows import read_rows
+from monai_fedskew.data.integrity import verify_data
 from monai_fedskew.data.manifest import read_manifest, site_folders
 from monai_fedskew.errors import ConfigError, DataError
 
@@ -163,6 +165,9 @@ def test_prepare_twice_is_equal_in_every_bit(study: Study, tmp_path: Path) -> No
     assert site.summary["mean"] == pytest.approx(vectors.mean(), rel=1e-5)
     assert site.summary["std"] == pytest.approx(vectors.std(), rel=1e-5)
     assert site.summary["windows"] == len(vectors) == 89 + 19
+    assert site.notes["prepared by"] == f"monai-fedskew {version('monai-fedskew')}"
+    for folder in site_folders(tmp_path / "a").values():
+        verify_data(folder, read_manifest(folder))
     assert [(s.id, s.start, s.stop) for s in site.subjects] == [("0000001", 0, 89), ("0000002", 89, 108)]
 
 
