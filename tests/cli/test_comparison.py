@@ -70,7 +70,7 @@ def test_the_reason_of_a_failure_is_printed(ended: tuple[Path, int, str]) -> Non
 @pytest.mark.parametrize(
     ("more", "key", "values"),
     [
-        (("--rounds", "3"), "rounds", ("2", "3")),
+        (("--rounds", "1"), "rounds", ("2", "1")),
         (("--set", "lr=0.5"), "lr", ("0.5",)),
         (("--set", "batch_size=8"), "batch_size", ("16", "8")),
         (("--weights", "equal"), "weights", ("samples", "equal")),

@@ -136,3 +136,20 @@ def test_subjects_can_weigh_instead_of_windows() -> None:
     server.open([Survey(site, _w(0.0), frozenset({"w"}), 1, 1) for site in "AB"])
     server.absorb([Update("A", 1, _w(1.0), 900, 1, 1), Update("B", 1, _w(5.0), 100, 3, 1)])
     assert server.tensors["w"].item() == 4.0
+
+
+def test_two_updates_of_one_site_are_refused() -> None:
+    """A message that was sent twice would count twice; the model stays."""
+    server = _server({name: _w(9.0) for name in "AB"})
+    with pytest.raises(RoundError, match="site B: 2 updates in round 1"):
+        server.absorb([_update("A", _w(1.0), 1), _update("B", _w(1.0), 1), _update("B", _w(1.0), 1)])
+    assert server.tensors["w"].item() == 9.0
+    assert server.round == 0
+
+
+def test_an_update_of_a_site_that_was_never_surveyed_is_refused() -> None:
+    """Its keys were never checked; the known sites are named, the model stays."""
+    server = _server({name: _w(9.0) for name in "AB"})
+    with pytest.raises(RoundError, match="site C: was never surveyed; known sites: A, B"):
+        server.absorb([_update("A", _w(1.0), 1), _update("C", _w(1.0), 1)])
+    assert server.tensors["w"].item() == 9.0
