@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from torch.utils.data import Dataset
 from monai_fedskew.data.manifest import SiteManifest, read_manifest
 from monai_fedskew.data.splits import split as split_subjects
 from monai_fedskew.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from monai_fedskew.data.abide.windows import ScanCache
 
 __all__ = ["ConnectomeDataset", "SplitName"]
 
@@ -95,6 +98,7 @@ class ConnectomeDataset(Dataset[dict[str, Tensor]]):
         self._row_index, self._label_values = torch.from_numpy(self.rows), torch.from_numpy(self.labels)
         self._series: SiteManifest | None = manifest if manifest.store == "series" else None
         self._table: Tensor | None = None
+        self._scans: ScanCache | None = None
 
     @property
     def subject_ids(self) -> NDArray[np.str_]:
@@ -115,15 +119,15 @@ class ConnectomeDataset(Dataset[dict[str, Tensor]]):
         return {"image": self._gather(self._row_index[index]), "label": self._label_values[index]}
 
     def __getstate__(self) -> dict[str, Any]:
-        # a mapped tensor would be copied into every worker; each maps the file itself
-        return {**self.__dict__, "_table": None}
+        # a mapped tensor and the cache would be copied into every worker; each makes its own
+        return {**self.__dict__, "_table": None, "_scans": None}
 
     def _gather(self, rows: Tensor) -> Tensor:
         if self._series is not None:
-            from monai_fedskew.data.abide.windows import read_rows
+            from monai_fedskew.data.abide.windows import ScanCache, read_rows
 
-            values = read_rows(self.folder, self._series, rows.numpy())
-            return torch.from_numpy(np.ascontiguousarray(values, np.float32))
+            self._scans = self._scans or ScanCache()
+            return torch.from_numpy(read_rows(self.folder, self._series, rows.numpy(), cache=self._scans))
         if self._table is None:
             # mode "c" keeps the file safe and, unlike "r", gives torch an array that it does not warn about
             self._table = torch.from_numpy(np.load(self.folder / "vectors.npy", mmap_mode="c"))

