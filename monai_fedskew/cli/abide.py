@@ -173,7 +173,6 @@ def prepare(
 def _show(manifests: "Sequence[SiteManifest]", out: Path) -> None:
     from rich.console import Console
 
-    from monai_fedskew.data.abide.atlas import STRAY_LABEL
     from monai_fedskew.data.abide.report import exclusions, site_table
 
     console = Console(width=None if sys.stdout.isatty() else 110)
@@ -190,8 +189,8 @@ def _show(manifests: "Sequence[SiteManifest]", out: Path) -> None:
     if skipped:
         click.echo(f"{len(skipped)} scans shorter than the window: {', '.join(skipped[:20])}")
     first = manifests[0]
-    if all(region.label != STRAY_LABEL for region in first.regions) and len(first.regions) == 110:
-        click.echo(f"dropped label {STRAY_LABEL}: two stray voxels, no region of the atlas")
+    if "dropped label" in first.notes:
+        click.echo(f"dropped label {first.notes['dropped label']}")
     click.echo(f"{len(first.regions)} regions, {first.n_features} features; written to {out}")
 
 
@@ -209,29 +208,10 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> Any:
 
 @contextmanager
 def _progress(text: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a bar on a terminal, and about ten lines elsewhere."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from monai_fedskew.cli.progress import bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    is_terminal, shown = sys.stdout.isatty(), -1
-    with Progress(*columns, TimeRemainingColumn(), disable=not is_terminal) as progress:
-        task = progress.add_task(text)
-
-        def tick(done: int, total: int, name: str) -> None:
-            nonlocal shown
-            progress.update(task, completed=done, total=total, description=f"{text} {name}")
-            if not is_terminal and (tenth := 10 * done // max(total, 1)) > shown:
-                shown = tenth
-                click.echo(f"{text}: {done} of {total} {name}".rstrip())
-
-        yield tick
+    with bar(text, has_lines=True) as advance:
+        yield lambda done, total, name: advance(done, name, total)
 
 
 def _peak_memory_mib() -> float:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -11,18 +11,40 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:  # the module of entries brings torch, and a bar must not
     from monai_fedskew.federation.history import Entry
 
-__all__ = ["bar", "round_progress"]
+__all__ = ["Advance", "bar", "round_progress"]
 
 _LINES = 10  # plain lines of a run, about
 
 
+class Advance(Protocol):
+    """What a bar yields."""
+
+    def __call__(self, done: int, note: str, total: int | None = None) -> None:
+        """Show that ``done`` steps are done, of ``total`` where that was not known before, and a note."""
+
+
 @contextmanager
-def bar(text: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Show how much of ``total`` is done; yields ``advance(done, note)``. Silent where there is no terminal."""
+def bar(text: str, total: int | None = None, *, has_lines: bool = False) -> Iterator[Advance]:
+    """Show how much of ``total`` is done.
+
+    Args:
+        text: what is being done.
+        total: steps in all; None until it is known.
+        has_lines: where there is no terminal, print about ten plain lines instead of nothing.
+    """
+    is_terminal, shown = sys.stdout.isatty(), -1
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), disable=not sys.stdout.isatty()) as progress:
+    with Progress(*columns, TimeRemainingColumn(), disable=not is_terminal) as progress:
         task = progress.add_task(text, total=total)
-        yield lambda done, note: progress.update(task, completed=done, description=f"{text} {note}")
+
+        def advance(done: int, note: str, total: int | None = total) -> None:
+            nonlocal shown
+            progress.update(task, completed=done, total=total, description=f"{text} {note}")
+            if has_lines and not is_terminal and (part := _LINES * done // max(total or 0, 1)) > shown:
+                shown = part
+                click.echo(f"{text}: {done} of {total} {note}".rstrip())
+
+        yield advance
 
 
 @contextmanager

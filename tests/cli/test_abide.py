@@ -74,6 +74,7 @@ def test_options_reach_the_manifest(data: Path, tmp_path: Path) -> None:
         "clip_negative": "yes",
         "constant_roi": "zero",
         "exclude": "dead-roi",
+        "dropped label": "3455: two stray voxels, no region of the atlas",
         "prepared by": f"monai-fedskew {version('monai-fedskew')}",
     }
 

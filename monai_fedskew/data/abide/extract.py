@@ -1,9 +1,10 @@
 """From 4-D NIfTI files and an atlas to ROI series: every region of the atlas, always, in ascending label order.
 
-A voxel has weight 1 inside the mask and where it is finite in all volumes, else 0. Signal and weights are brought onto
-the grid of the atlas by linear interpolation, nilearn's `NiftiLabelsMasker` averages both over each region, and their
-ratio is the region's mean over valid voxels. Bringing the atlas onto the coarser grid of the scan instead would lose
-small regions; averaging without weights would count background and NaN as zero.
+A voxel has weight 1 where it is finite in all volumes and changes over the scan, and inside the mask if there is one,
+else 0: scans after brain extraction are zero outside the brain, with or without a mask. Signal and weights are brought
+onto the grid of the atlas by linear interpolation, nilearn's `NiftiLabelsMasker` averages both over each region, and
+their ratio is the region's mean over valid voxels. Bringing the atlas onto the coarser grid of the scan instead would
+lose small regions; averaging without weights would count background and NaN as zero.
 """
 
 import csv
@@ -62,19 +63,18 @@ def extract(
         atlas: 3-D NIfTI of integer labels, 0 for background.
         labels: CSV with a column `label` (or `index`) and, if known, `name`: the regions wanted.
         out: folder to write: one `.1D` a scan, and regions.csv with the centres in the atlas's space (mm).
-        mask: 3-D NIfTI of the brain; voxels outside do not count.
+        mask: 3-D NIfTI of the brain; voxels outside do not count. Without it, voxels that never change do not.
         force: whether an earlier `out` may be replaced.
         progress: called with the number of scans done, of all, and the newest name.
 
     Raises:
         ConfigError: `out` exists.
-        DataError: no scan, a scan that is not 4D, or a label that the atlas lacks.
+        DataError: no scan, a scan that is not 4D, an atlas, mask or table that cannot be read, or a label that the
+            atlas lacks or the table has twice.
 
     Example:
         >>> extract(Path("scans"), Path("aal.nii.gz"), Path("aal.csv"), Path("series"))  # doctest: +SKIP
     """
-    import nibabel
-
     data, out = Path(data), Path(out)
     check_folders(data, out, force=force, mark="regions.csv")
     scans = _scans(data, {Path(atlas).resolve(), *((Path(mask).resolve(),) if mask else ())}, out)
@@ -82,10 +82,12 @@ def extract(
     for path, name in zip(scans, names, strict=True):
         if names.count(name) > 1:
             raise DataError(f"{path}: another scan below {data} is named {name} too; FILE_IDs must differ")
-        _load_4d(path)  # the header only: a scan that is none stops the work before it begins
-    atlas_image = nibabel.load(atlas)
+        _load(path, 4)  # the header only: a scan that is none stops the work before it begins
+    atlas_image = _load(Path(atlas), 3)
     regions = _regions(atlas, atlas_image, labels)
-    mask_image = nibabel.load(mask) if mask else None
+    mask_image = _load(Path(mask), 3) if mask else None
+    if mask and mask_image is not None:
+        _values(Path(mask), mask_image)
     tag = re.sub(r"[^A-Za-z0-9]", "", _NIFTI.sub("", Path(atlas).name))
     flat: dict[str, tuple[str, ...]] = {}
     with whole_or_nothing(out) as folder:
@@ -122,12 +124,10 @@ def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) ->
     from nilearn.image import resample_to_img
     from nilearn.maskers import NiftiLabelsMasker
 
-    image = _load_4d(path)
-    try:
-        data = np.asarray(image.dataobj, np.float32)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as NIfTI ({error}); the file is truncated or damaged") from error
-    weights: npt.NDArray[np.float32] = np.asarray(np.isfinite(data).all(axis=3), np.float32)
+    image = _load(path, 4)
+    data = _values(path, image).astype(np.float32, copy=False)
+    is_valid = np.isfinite(data).all(axis=3) & (data != data[..., :1]).any(axis=3)
+    weights: npt.NDArray[np.float32] = np.asarray(is_valid, np.float32)
     if mask is not None:
         first = nibabel.Nifti1Image(weights, image.affine)
         weights[~(np.asarray(_resample(resample_to_img, mask, first, "nearest").dataobj) > 0)] = 0
@@ -152,17 +152,27 @@ def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) ->
     return means, [label for label, still in zip(labels, constant_columns(means), strict=True) if still]
 
 
-def _load_4d(path: Path) -> Any:
+def _load(path: Path, dimensions: int) -> Any:
+    """Open a NIfTI file, reading its header only."""
     import nibabel
     from nibabel.filebasedimages import ImageFileError
 
     try:
         image = nibabel.load(path)
-    except (ImageFileError, OSError, EOFError) as error:
+    except (ImageFileError, OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read as NIfTI ({error}); the file is truncated or damaged") from error
-    if len(image.shape) != 4:
-        raise DataError(f"{path}: expected a 4D image (x, y, z, volumes), found shape {image.shape}")
+    shape: tuple[int, ...] = getattr(image, "shape", ())
+    if len(shape) != dimensions:
+        what = "(x, y, z, volumes)" if dimensions == 4 else "(x, y, z)"
+        raise DataError(f"{path}: expected a {dimensions}D image {what}, found shape {shape}")
     return image
+
+
+def _values(path: Path, image: Any) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(image.dataobj)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read as NIfTI ({error}); the file is truncated or damaged") from error
 
 
 def _resample(resample: Callable[..., Any], image: Any, target: Any, interpolation: str) -> Any:
@@ -186,9 +196,7 @@ def _scans(data: Path, others: set[Path], out: Path) -> list[Path]:
 def _regions(atlas: Path, image: Any, table: Path) -> tuple[Region, ...]:
     from nibabel.affines import apply_affine
 
-    values = np.asarray(image.dataobj)
-    if values.ndim != 3:
-        raise DataError(f"{atlas}: expected a 3D image of labels, found shape {values.shape}")
+    values = _values(Path(atlas), image)
     names = _names(table)
     present = {int(value) for value in np.unique(values) if value != 0}
     lost = sorted(set(names) - present)
@@ -207,17 +215,25 @@ def _regions(atlas: Path, image: Any, table: Path) -> tuple[Region, ...]:
 
 
 def _names(table: Path) -> dict[int, str]:
-    with table.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        column = next((name for name in ("label", "index") if name in (reader.fieldnames or ())), None)
-        if column is None:
-            raise DataError(
-                f"{table}: column 'label' (or 'index') is missing; found {', '.join(reader.fieldnames or ())}"
-            )
-        try:
-            names = {int(row[column]): (row.get("name") or "").strip() for row in reader}
-        except ValueError as error:
-            raise DataError(f"{table}: labels must be whole numbers ({error})") from error
+    names: dict[int, str] = {}
+    try:
+        with table.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            column = next((name for name in ("label", "index") if name in (reader.fieldnames or ())), None)
+            if column is None:
+                found = ", ".join(reader.fieldnames or ()) or "nothing"
+                raise DataError(f"{table}: column 'label' (or 'index') is missing; found {found}")
+            for row in reader:
+                label = int(row[column])
+                if label in names:
+                    raise DataError(f"{table}: label {label} appears twice (line {reader.line_num}); keep one")
+                names[label] = (row.get("name") or "").strip()
+    except DataError:
+        raise
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{table}: cannot be read as CSV ({error})") from error
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{table}: labels must be whole numbers ({error})") from error
     names.pop(0, None)
     if not names:
         raise DataError(f"{table}: no label in it")

@@ -38,6 +38,7 @@ __all__ = ["Options", "prepare"]
 
 Progress = Callable[[int, int, str], None]
 Floats = npt.NDArray[np.float64]
+_STRAY = f"{STRAY_LABEL}: two stray voxels, no region of the atlas"
 _log = logging.getLogger(__name__)
 
 
@@ -143,7 +144,7 @@ def prepare(
             first = next((f"; first: {m.excluded[0].id}: {m.excluded[0].reason}" for m in manifests if m.excluded), "")
             raise DataError(f"{data}: no subject is left of {total}{first}")
         if is_pcp:
-            _log.info("dropped label %s: no region of the atlas", STRAY_LABEL)
+            _log.info("dropped label %s", _STRAY)
         write_report(folder, tuple(manifests), _call(options, data))
     return tuple(manifests)
 
@@ -187,6 +188,7 @@ def _prepare_site(
     folder.mkdir()
     site, digest = _write_rows(folder, people, source, options, threads=threads, tick=tick)
     notes = {**options.notes, "prepared by": f"monai-fedskew {version('monai-fedskew')}"}
+    notes |= {"dropped label": _STRAY} if source.is_pcp else {}
     manifest = SiteManifest(
         site=folder.name,
         label_names=LABEL_NAMES,
