@@ -1,4 +1,4 @@
-"""Sliding-window connectomes against nilearn, and the memory of `abide prepare` (DESIGN 8, point 1).
+"""Sliding-window connectomes against nilearn, and the memory of `abide prepare`.
 
 python tests/benchmarks/connectomes.py
 """

@@ -1,4 +1,4 @@
-"""Hundreds of sites: memory with a few of them alive at once, and the same result bit for bit (DESIGN 8, point 4).
+"""Hundreds of sites: memory with a few of them alive at once, and the same result bit for bit.
 
     python tests/benchmarks/many_sites.py
 

@@ -1,4 +1,4 @@
-"""What the simulator costs beside the training itself, and what aggregation costs (DESIGN 8, point 3).
+"""What the simulator costs beside the training itself, and what aggregation costs.
 
     python tests/benchmarks/overhead.py
 

@@ -1,4 +1,4 @@
-"""Training through the bundle and MONAI's trainer against a hand-written PyTorch loop (DESIGN 8, point 2).
+"""Training through the bundle and MONAI's trainer against a hand-written PyTorch loop.
 
     python tests/benchmarks/training.py
 

@@ -1,4 +1,4 @@
-"""Laws of DESIGN 3 over every row of METHODS and some compositions, on a real bundle."""
+"""The laws every method obeys, over every row of METHODS and some compositions, on a real bundle."""
 
 import itertools
 import json
