@@ -122,6 +122,24 @@ def test_a_wrong_call_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--set", "learning_rate=1"), "--set learning_rate: no such id"),
+        (("--min-sites", "3"), "min_sites=3, but there are 2 sites"),
+        (("--site", "NORTH"), "no site 'NORTH'"),
+        (("--set", "in_features=11"), "10 features, the network takes 11"),
+    ],
+)
+def test_a_wrong_call_of_one_run_writes_nothing(
+    more: tuple[str, ...], says: str, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """simulate looks at the same things first."""
+    call = ["simulate", "abide_connectome", "--data", str(prepared), "--method", "fedbn", "--rounds", "1", *SETS, *more]
+    assert says in _fails(capsys, 2, [*call, "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
 def test_fedbn_without_batch_norm_writes_nothing(
     study: Path, tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

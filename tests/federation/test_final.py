@@ -56,9 +56,7 @@ def test_a_level_that_some_sites_lack_is_over_the_others() -> None:
     assert list(found["mean"]) == ["window", "subject"]
 
 
-def test_a_bundle_that_writes_no_predictions_is_scored_by_its_metrics(
-    sources: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bundle_that_writes_no_predictions_is_scored_by_its_metrics(sources: dict[str, Any], tmp_path: Path) -> None:
     """The evaluator's metrics at window level, with the number of windows: 4 of 16 subjects, 4 windows each."""
     outcome = simulate(parse_method("fedbn"), sources, Settings(rounds=1, choose="last"))
     scores = finish_site(

@@ -1,17 +1,23 @@
 """What a site takes home."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from monai.bundle import ConfigParser
 from safetensors.torch import load_file
+from torch import nn
+from variants import Piece
 
+from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Deployment
 from monai_fedskew.core.state import snapshot
-from monai_fedskew.methods import parse_method
+from monai_fedskew.data.synthetic import write_synthetic_study
+from monai_fedskew.methods import METHODS, parse_method
 from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.export import export_bundle
 from monai_fedskew.sites.locate import find_bundle
@@ -39,8 +45,6 @@ def test_without_an_inference_configuration_weights_and_normalisation_are_still_
 
 def test_the_bundles_own_code_goes_along(tmp_path: Path) -> None:
     """`scripts`, LICENSE and docs are copied: what the configuration names must be there."""
-    import shutil
-
     bundle = tmp_path / "b"
     shutil.copytree(find_bundle("abide_connectome"), bundle)
     (bundle / "scripts").mkdir()
@@ -84,3 +88,29 @@ def test_weights_of_a_real_network_come_back_bit_for_bit(sources: dict[str, Any]
     loaded = load_file(tmp_path / "model.safetensors")
     assert loaded.keys() == state.keys()
     assert all(torch.equal(loaded[key], state[key]) and loaded[key].dtype == state[key].dtype for key in state)
+
+
+class _Wider(Piece):
+    """Puts a layer in front of the network."""
+
+    def adapt(self, model: nn.Module, seed: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(10, 10), model)
+
+
+def test_a_network_that_the_method_changed_is_defined_in_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exported configuration alone builds it again: all weights fit, and it predicts the same."""
+    monkeypatch.setitem(METHODS, "wider", lambda: Method("wider", parts=(_Wider("wider"),)))
+    data = write_synthetic_study(tmp_path / "data", sites=("EAST",), n_regions=5)
+    source = BundleSite(find_bundle("abide_connectome"), "EAST", data / "EAST", {"in_features": 10})
+    method = parse_method("wider")
+    network = source.open(method.parts, seed=3).model.eval()
+    state = snapshot(network, network.state_dict())
+    export_bundle(source, tmp_path / "out", model=state, method=method, seed=3, deployments={})
+    parser = ConfigParser()
+    parser.read_config(str(tmp_path / "out" / "configs" / "inference.yaml"))
+    again = parser.get_parsed_content("network_def").eval()
+    again.load_state_dict(load_file(tmp_path / "out" / "model.safetensors"))
+    batch = torch.rand(4, 10)
+    assert torch.equal(network(batch), again(batch))
