@@ -75,6 +75,13 @@ def test_a_folder_with_rounds_is_not_run_over(sources: dict[str, Any], tmp_path:
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_a_run_is_not_resumed_for_fewer_rounds_than_it_has(tmp_path: Path) -> None:
+    """Three rounds cannot become one: the model of round 3 would be recorded as that of a run of one round."""
+    simulate(method("fedavg"), _numbers(), Settings(rounds=3, choose="last"), run=tmp_path)
+    with pytest.raises(ConfigError, match=r"3 rounds.*rounds.*1|rounds.*1.*\b3\b"):
+        simulate(method("fedavg"), _numbers(), Settings(rounds=1, choose="last"), run=tmp_path, resume=True)
+
+
 def test_a_run_with_a_site_of_one_class_finishes(tmp_path: Path) -> None:
     """Case 31: AUC is null for that site and left out of the mean with a count; class weights stay finite."""
     data = write_synthetic_study(tmp_path / "data", sites=("EAST", "WEST"), n_regions=5, subjects=10)
