@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "networks": {"core", "errors"},
     "sites": {"core", "errors", "transforms", "data"},
     "methods": {"core", "errors", "transforms", "handlers", "networks"},
-    "federation": {"core", "errors", "sites"},
+    "federation": {"core", "errors", "sites", "data"},
     "engines": {"core", "errors", "sites", "federation"},
     "analysis": {"core", "errors", "sites"},
     "reports": {"core", "errors", "data"},

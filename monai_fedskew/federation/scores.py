@@ -1,13 +1,13 @@
 """Scores from predictions.csv, per window and per subject."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.metrics import accuracy_score, roc_auc_score
+import pandas as pd
+from sklearn.metrics import accuracy_score, recall_score, roc_auc_score
 
+from monai_fedskew.data.predictions import probability_columns, read_predictions, subject_votes
 from monai_fedskew.errors import DataError
 
 __all__ = ["score_predictions"]
@@ -26,40 +26,35 @@ def score_predictions(path: Path) -> dict[str, dict[str, Any]]:
         ``{"window": scores, "subject": scores}`` with accuracy, balanced_accuracy, auc in [0, 1] and samples.
 
     Raises:
-        DataError: no rows.
+        DataError: no rows, no probabilities, or one that is not finite.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "predictions.csv"
+        ...     _ = path.write_text("subject,row,label,prediction,p0,p1\\na,0,1,1,0.4,0.6\\na,1,1,0,0.9,0.1\\n")
+        ...     {level: scores["accuracy"] for level, scores in score_predictions(path).items()}
+        {'window': 0.5, 'subject': 0.0}
     """
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    if not rows:
-        raise DataError(f"{path}: no predictions")
-    columns = sorted(
-        (name for name in rows[0] if name[0] == "p" and name[1:].isdigit()), key=lambda name: int(name[1:])
-    )
-    label = np.array([int(row["label"]) for row in rows])
-    predicted = np.array([int(row["prediction"]) for row in rows])
-    probability = np.array([[float(row[name]) for name in columns] for row in rows])
-    subjects, owner = np.unique([row["subject"] for row in rows], return_inverse=True)
-    votes = np.zeros((len(subjects), probability.shape[1]))
-    np.add.at(votes, (owner, predicted), 1)
-    counts = np.bincount(owner)
-    mean = np.stack([np.bincount(owner, column) / counts for column in probability.T], 1)
-    first = np.unique(owner, return_index=True)[1]
-    return {
-        "window": _scores(label, predicted, probability),
-        "subject": _scores(label[first], votes.argmax(1), mean),
-    }
+    windows = read_predictions(path)
+    columns = probability_columns(windows)
+    if not columns:
+        raise DataError(f"{path}: no column of probabilities (p0, p1, ...)")
+    votes = subject_votes(windows)
+    mean = windows.groupby("subject", sort=True)[columns].mean()
+    return {"window": _scores(windows, windows[columns]), "subject": _scores(votes, mean)}
 
 
-def _scores(label: NDArray[Any], predicted: NDArray[Any], probability: NDArray[Any]) -> dict[str, Any]:
-    present = np.unique(label)
-    recalls = [float((predicted[label == value] == value).mean()) for value in present]
+def _scores(classes: pd.DataFrame, probabilities: pd.DataFrame) -> dict[str, Any]:
+    label, predicted = classes["label"].to_numpy(), classes["prediction"].to_numpy()
+    probability, present = probabilities.to_numpy(), np.unique(label)
     auc = None
     if len(present) == probability.shape[1]:
         both = probability[:, 1] if len(present) == 2 else probability / probability.sum(1, keepdims=True)
         auc = float(roc_auc_score(label, both, multi_class="ovr"))
     return {
         "accuracy": float(accuracy_score(label, predicted)),
-        "balanced_accuracy": float(np.mean(recalls)),
+        "balanced_accuracy": float(recall_score(label, predicted, labels=present, average="macro", zero_division=0)),
         "auc": auc,
         "samples": len(label),
     }

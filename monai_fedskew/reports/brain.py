@@ -1,6 +1,6 @@
 """The edges a model uses most: a ranked table, and a glass brain where coordinates are known."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,6 @@ from monai_fedskew.reports.results import Results, Run
 __all__ = ["TOP", "Edge", "EdgeRanking", "edge_importance", "first_layer", "glass_brain", "rank_edges"]
 
 TOP = 40
-# Methods that rescale each feature before the network: its spread there is no longer the one of the stored rows.
-_NORMALISING = frozenset({"fedrdn", "sitenorm"})
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,8 @@ class Edge:
 class EdgeRanking:
     """The most used edges of a method, averaged over ``models`` models (sites times seeds).
 
-    ``image`` is a PNG of the glass brain, or None where regions lack coordinates.
+    ``image`` is a PNG of the glass brain, or None where regions lack coordinates. ``unscaled`` says why weights are not
+    multiplied by the spread of the features; empty where they are.
     """
 
     method: str
@@ -47,9 +46,14 @@ class EdgeRanking:
     models: int
     seeds: int
     n_features: int
-    is_scaled: bool
+    unscaled: str
     image: bytes | None
     regions_without_xyz: int = 0
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether weights are multiplied by the spread of the features."""
+        return not self.unscaled
 
 
 def rank_edges(results: Results, facts: Sequence[SiteFacts], method: str, *, top: int = TOP) -> EdgeRanking:
@@ -74,9 +78,9 @@ def rank_edges(results: Results, facts: Sequence[SiteFacts], method: str, *, top
     if any(fact.manifest is not None and fact.manifest.feature_names != manifest.feature_names for fact in known):
         raise DataError("the sites do not have the same features, so that edges cannot be averaged over them")
     runs = results.of(method)
-    is_scaled = all(fact.std is not None for fact in known) and not any(_normalises(run) for run in runs)
+    unscaled = _why_unscaled(runs, known)
     # one row a seed: the sites of a seed often have their first layer in common, so they are no separate witnesses
-    shares = np.stack([_mean_share(run, known, is_scaled=is_scaled) for run in runs])
+    shares = np.stack([_mean_share(run, known, is_scaled=not unscaled) for run in runs])
     mean = shares.mean(axis=0)
     leading = np.argsort(-mean, kind="stable")[:top]
     in_top = np.zeros(shares.shape[1], int)
@@ -88,7 +92,7 @@ def rank_edges(results: Results, facts: Sequence[SiteFacts], method: str, *, top
     if manifest.kind == "edges" and manifest.regions and not lacking:
         image = glass_brain(manifest.regions, leading, mean[leading])
     counts = (len(runs) * len(known), len(runs), manifest.n_features)
-    return EdgeRanking(method, edges, *counts, is_scaled, image, lacking)
+    return EdgeRanking(method, edges, *counts, unscaled, image, lacking)
 
 
 def edge_importance(
@@ -192,9 +196,15 @@ def _mean_share(run: Run, facts: Sequence[SiteFacts], *, is_scaled: bool) -> npt
     return mean
 
 
-def _normalises(run: Run) -> bool:
-    pieces = {piece.split(":")[0] for piece in run.method.split("+")}
-    return bool(_NORMALISING & (pieces | set(run.details.get("parts") or ())))
+def _why_unscaled(runs: Sequence[Run], facts: Sequence[SiteFacts]) -> str:
+    if any(fact.std is None for fact in facts):
+        return "the rows themselves are not stored"
+    stages = [run.details.get("stages") for run in runs]
+    if any(not isinstance(one, Mapping) for one in stages):
+        return "run.json does not say whether the method normalises the features"
+    if any("normalise" in acts for one in stages if isinstance(one, Mapping) for acts in one.values()):
+        return "the method normalises the features before the network sees them"
+    return ""
 
 
 def _edge(manifest: SiteManifest, rank: int, number: int, share: float, seeds: int) -> Edge:

@@ -1,16 +1,17 @@
-"""Test predictions of a run: one row a window, one vote a subject."""
+"""Test predictions of several runs, pooled by subject."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from monai_fedskew.errors import DataError
+from monai_fedskew.data.predictions import probability_columns, read_predictions, subject_votes
 from monai_fedskew.reports.results import Run
 
-__all__ = ["Tally", "largest_class", "n_classes", "read_predictions", "subject_votes", "tally"]
+__all__ = ["Tally", "largest_class", "n_classes", "tally"]
 
 
 @dataclass(frozen=True)
@@ -28,59 +29,13 @@ class Tally:
     votes_right: npt.NDArray[np.float64]
 
 
-def read_predictions(run: Run, site: str) -> pd.DataFrame:
-    """Read a site's predictions.csv: columns ``subject`` (text), ``label`` and ``prediction`` (class numbers).
+def n_classes(run: Run, site: str) -> int:
+    """Count the classes of a run by the probability columns of a site's predictions.csv.
 
     Raises:
-        DataError: the file is absent or lacks a column.
+        DataError: the file is absent or cannot be read.
     """
-    file = run.folder / "sites" / site / "predictions.csv"
-    columns = ["subject", "label", "prediction"]
-    try:
-        return pd.read_csv(file, usecols=columns, dtype={"subject": str, "label": int, "prediction": int})
-    except FileNotFoundError as error:
-        raise DataError(f"{file}: absent; run it again") from error
-    except ValueError as error:
-        raise DataError(f"{file}: must have whole numbers in the columns {columns}; {error}") from error
-
-
-def n_classes(run: Run, site: str) -> int:
-    """Count the classes of a run by the probability columns of a site's predictions.csv."""
-    file = run.folder / "sites" / site / "predictions.csv"
-    if not file.is_file():
-        raise DataError(f"{file}: absent; run it again")
-    with file.open(encoding="utf-8") as lines:
-        header = lines.readline().strip().split(",")
-    return sum(name[:1] == "p" and name[1:].isdigit() for name in header)
-
-
-def subject_votes(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Let the windows of each subject vote: the most frequent prediction wins, the lower class number at a tie.
-
-    With two classes that is "class 1 when more than half of the windows say 1".
-
-    Args:
-        predictions: columns ``subject``, ``label``, ``prediction``, one row a window.
-
-    Returns:
-        One row a subject (index), sorted: ``label``, ``prediction``, ``windows``, ``windows_right``.
-
-    Example:
-        >>> windows = pd.DataFrame({"subject": ["a", "a", "b"], "label": [1, 1, 0], "prediction": [1, 0, 0]})
-        >>> subject_votes(windows)["prediction"].tolist()
-        [0, 0]
-    """
-    marked = predictions.assign(windows_right=predictions["label"] == predictions["prediction"])
-    by_subject = marked.groupby("subject", sort=True)
-    counts = pd.crosstab(predictions["subject"], predictions["prediction"]).sort_index().sort_index(axis=1)
-    return pd.DataFrame(
-        {
-            "label": by_subject["label"].first(),
-            "prediction": counts.idxmax(axis=1),  # the first of equal maxima: the lower class
-            "windows": by_subject.size(),
-            "windows_right": by_subject["windows_right"].sum(),
-        }
-    )
+    return len(probability_columns(read_predictions(_file(run, site))))
 
 
 def tally(runs: Sequence[Run], site: str) -> Tally:
@@ -89,7 +44,7 @@ def tally(runs: Sequence[Run], site: str) -> Tally:
     Raises:
         DataError: a predictions.csv is absent or cannot be read.
     """
-    votes = pd.concat([subject_votes(read_predictions(run, site)) for run in runs])
+    votes = pd.concat([subject_votes(read_predictions(_file(run, site))) for run in runs])
     right = (votes["label"] == votes["prediction"]).groupby(level=0, sort=True)
     sums = votes.groupby(level=0, sort=True)[["windows", "windows_right"]].sum()
     return Tally(
@@ -107,5 +62,9 @@ def largest_class(runs: Sequence[Run], site: str) -> float:
     Raises:
         DataError: a predictions.csv is absent or cannot be read.
     """
-    votes = pd.concat([subject_votes(read_predictions(run, site)) for run in runs])
+    votes = pd.concat([subject_votes(read_predictions(_file(run, site))) for run in runs])
     return float(votes["label"].value_counts(normalize=True).max())
+
+
+def _file(run: Run, site: str) -> Path:
+    return run.folder / "sites" / site / "predictions.csv"

@@ -147,13 +147,13 @@ def slug(method: str) -> str:
 
 
 def read_results(folder: Path) -> Results:
-    """Read a RUN or a COMPARE folder.
+    """Read a RUN or a COMPARE folder; a comparison may have no finished run.
 
     Args:
         folder: a folder with ``compare.json`` (many runs) or with ``run.json`` and ``summary.json`` (one run).
 
     Raises:
-        ConfigError: the folder is neither, or no run in it has finished.
+        ConfigError: the folder is neither.
         DataError: a file in it cannot be read.
 
     Example:
@@ -211,6 +211,7 @@ def _comparison(folder: Path) -> Results:
         methods, seeds = tuple(plan["methods"]), tuple(int(seed) for seed in plan["seeds"])
     except KeyError as error:
         raise DataError(f"{folder / 'compare.json'}: lacks the key {error}; run compare again") from error
+    failures = _json(folder / "failures.json") if (folder / "failures.json").is_file() else {}
     runs: dict[tuple[str, int], Run] = {}
     missing: list[Missing] = []
     for method in methods:
@@ -218,11 +219,9 @@ def _comparison(folder: Path) -> Results:
             place = folder / "runs" / slug(method) / f"seed{seed}"
             reason = _why_unfinished(place)
             if reason:
-                missing.append(Missing(method, seed, reason))
+                missing.append(Missing(method, seed, _one_line(failures.get(f"{method}|{seed}")) or reason))
             else:
                 runs[method, seed] = read_run(place)
-    if not runs:
-        raise ConfigError(f"{folder}: no run has finished (looked for runs/*/seed*/summary.json); run compare first")
     return Results(
         folder=folder,
         title=plan.get("title") or plan.get("study") or "comparison of methods",
@@ -237,6 +236,10 @@ def _comparison(folder: Path) -> Results:
         bundle=plan.get("bundle") or {},
         command=tuple(map(str, plan.get("command") or ())),
     )
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(str(text or "").split())
 
 
 def _why_unfinished(place: Path) -> str:

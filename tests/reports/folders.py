@@ -113,6 +113,7 @@ def write_run(
             for site, place in data.items()
         },
         "parts": [],
+        "stages": {"fedrdn": ["normalise", "normalise_eval"]} if "fedrdn" in method else {},
         "started": "2026-01-01T00:00:00",
     }
     (folder / "run.json").write_text(json.dumps(details))

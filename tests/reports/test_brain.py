@@ -52,13 +52,28 @@ def test_a_planted_edge_ranks_first_with_its_regions(comparison: Path, tmp_path:
 
 
 def test_a_normalising_method_is_not_scaled_by_the_spread(tmp_path: Path) -> None:
-    """Where a method rescales features before the network, the stored spread is left out."""
+    """Where a part rescales features before the network, as run.json says, the stored spread is left out."""
     from folders import write_comparison
 
     folder = write_comparison(tmp_path / "c", {"fedrdn+fedbn": 0.6}, (0,))
     results = read_results(folder)
 
-    assert not rank_edges(results, site_facts(results), "fedrdn+fedbn").is_scaled
+    ranking = rank_edges(results, site_facts(results), "fedrdn+fedbn")
+
+    assert not ranking.is_scaled
+    assert ranking.unscaled == "the method normalises the features before the network sees them"
+
+
+def test_a_run_that_does_not_say_what_it_did_is_not_scaled(comparison: Path, tmp_path: Path) -> None:
+    """Without the key "stages" nobody knows whether features were rescaled: the spread is left out, and why."""
+    folder = shutil.copytree(comparison, tmp_path / "compare")
+    details = json.loads((folder / "runs/local/seed1/run.json").read_text())
+    del details["stages"]
+    (folder / "runs/local/seed1/run.json").write_text(json.dumps(details))
+    results = read_results(folder)
+
+    assert "run.json does not say" in rank_edges(results, site_facts(results), "local").unscaled
+    assert rank_edges(results, site_facts(results), "fedavg").is_scaled
 
 
 def test_without_coordinates_there_is_a_table_and_no_brain(tmp_path: Path) -> None:

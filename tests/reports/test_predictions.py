@@ -1,11 +1,11 @@
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
+from monai_fedskew.data.predictions import read_predictions, subject_votes
 from monai_fedskew.errors import DataError
-from monai_fedskew.reports.predictions import largest_class, n_classes, read_predictions, subject_votes, tally
+from monai_fedskew.reports.predictions import largest_class, n_classes, tally
 from monai_fedskew.reports.results import read_results
 
 
@@ -13,23 +13,9 @@ def test_majority_of_windows_equals_the_summary(comparison: Path) -> None:
     """Subject accuracy recomputed from every predictions.csv is the one in summary.json."""
     for run in read_results(comparison).runs.values():
         for site, score in run.scores["subject"].items():
-            votes = subject_votes(read_predictions(run, site))
+            votes = subject_votes(read_predictions(run.folder / "sites" / site / "predictions.csv"))
             assert (votes["label"] == votes["prediction"]).mean() == pytest.approx(score.accuracy)
             assert len(votes) == score.samples
-
-
-def test_a_tie_goes_to_the_lower_class() -> None:
-    """Two windows against two: class 1 has not more than half, so class 0."""
-    windows = pd.DataFrame({"subject": ["s"] * 4, "label": [1] * 4, "prediction": [1, 0, 0, 1]})
-
-    assert subject_votes(windows)["prediction"].tolist() == [0]
-
-
-def test_more_than_two_classes_take_the_most_frequent() -> None:
-    """Of 2, 2, 0 the vote is 2."""
-    windows = pd.DataFrame({"subject": ["s"] * 3, "label": [2] * 3, "prediction": [2, 0, 2]})
-
-    assert subject_votes(windows).loc["s"].to_dict() == {"label": 2, "prediction": 2, "windows": 3, "windows_right": 2}
 
 
 def test_tally_pools_seeds_by_subject(comparison: Path) -> None:
@@ -54,6 +40,6 @@ def test_absent_and_broken_predictions_are_named(comparison: Path, tmp_path: Pat
     (folder / "sites" / "SOUTH" / "predictions.csv").unlink()
 
     with pytest.raises(DataError, match=r"NORTH.predictions.csv: must have whole numbers in the columns"):
-        read_predictions(run, "NORTH")
+        tally([run], "NORTH")
     with pytest.raises(DataError, match=r"SOUTH.predictions.csv: absent"):
-        read_predictions(run, "SOUTH")
+        n_classes(run, "SOUTH")

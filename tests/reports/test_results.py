@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from monai_fedskew.errors import ConfigError, DataError
-from monai_fedskew.reports import render_table
+from monai_fedskew.reports import render_certainty, render_table, write_csv, write_report
 from monai_fedskew.reports.published import read_published
 from monai_fedskew.reports.results import Missing, read_results, slug
 
@@ -68,12 +68,34 @@ def test_neither_run_nor_comparison_names_what_is_missing(tmp_path: Path) -> Non
         read_results(tmp_path)
 
 
-def test_a_comparison_without_finished_run_is_refused(copy: Path) -> None:
-    """Nothing finished, nothing to report."""
+def test_a_comparison_without_finished_run_keeps_its_reasons(copy: Path) -> None:
+    """The table says that nothing finished and why; page and CSV are one error with the first reason."""
     shutil.rmtree(copy / "runs")
+    (copy / "failures.json").write_text(json.dumps({"local|0": "site NYU: loss is nan\n(round 3)"}))
 
-    with pytest.raises(ConfigError, match="no run has finished"):
-        read_results(copy)
+    text = render_table(copy)
+    assert text.startswith("No run has finished.")
+    assert "local, seed 0: site NYU: loss is nan (round 3)\n" in text
+    assert "fedavg, seed 2: not started" in text
+    assert "no seed has a score" in render_certainty(copy)
+    for write in (write_report, write_csv):
+        with pytest.raises(
+            DataError, match=r"no run has finished \(9 missing; the first, local, seed 0: site NYU: loss"
+        ):
+            write(copy)
+    assert not (copy / "report.html").exists()
+    assert not (copy / "table.csv").exists()
+
+
+def test_why_a_run_is_missing_comes_from_the_comparison(copy: Path) -> None:
+    """failures.json knows the error of a run that left a folder behind; a finished run needs no reason."""
+    (copy / "runs" / "fedavg" / "seed1" / "summary.json").unlink()
+    (copy / "failures.json").write_text(json.dumps({"fedavg|1": "out of memory", "fedavg|2": "an earlier attempt"}))
+
+    results = read_results(copy)
+
+    assert results.missing == (Missing("fedavg", 1, "out of memory"),)
+    assert "fedavg, seed 1: out of memory" in render_table(copy)
 
 
 def test_damaged_files_are_named(copy: Path) -> None:
