@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from monai_fedskew.cli.execute import RunSpec, bundle_about, execute, plan
+from monai_fedskew.cli.execute import RunSpec, bundle_about, execute, plan, verify_sites
 from monai_fedskew.cli.progress import bar
 from monai_fedskew.cli.study import Study
 from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
@@ -107,6 +107,7 @@ def _check(specs: list[RunSpec], *, resume: bool) -> None:
             plan(spec)
         if resume and (spec.out / "run.json").is_file():
             require_same_run(spec.out, plan(spec).about)
+    verify_sites(specs[0].data, specs[0].sites)
 
 
 def _prepare(out: Path, *, resume: bool, force: bool) -> None:

@@ -40,7 +40,7 @@ def simulate(
 
     Writes the RUN folder --out: history, a checkpoint of every round, one ready-to-run bundle a site, a summary.
     """
-    from monai_fedskew.cli.execute import RunSpec, execute
+    from monai_fedskew.cli.execute import RunSpec, execute, verify_sites
     from monai_fedskew.cli.progress import round_progress
     from monai_fedskew.cli.study import parse_overrides
     from monai_fedskew.errors import ConfigError
@@ -54,6 +54,7 @@ def simulate(
     spec = RunSpec(
         find_bundle(bundle), data, method, settings, out, sites, parse_overrides(overrides), max_alive=max_alive
     )
+    verify_sites(data, sites)
     with round_progress(method, settings.rounds) as on_round:
         execute(spec, resume=resume, force=force, on_round=on_round)
     click.echo(render_table(out))
