@@ -11,7 +11,6 @@ from laws import difference, method
 from variants import NumberSite
 
 from monai_fedskew.cli.execute import RunSpec, execute
-from monai_fedskew.core.messages import History
 from monai_fedskew.data.manifest import read_manifest, write_manifest
 from monai_fedskew.data.synthetic import write_synthetic_study
 from monai_fedskew.engines.simulator import simulate
@@ -34,7 +33,7 @@ def test_weights_are_over_the_sites_that_took_part(tmp_path: Path) -> None:
     """
     seen: list[float] = []
 
-    def look(round: int, history: History) -> None:
+    def look(round: int, entries: Any) -> None:
         seen.append(checkpoint.load(tmp_path, round).server["tensors/weight"].item())
 
     settings = Settings(rounds=3, choose="last")
@@ -111,7 +110,7 @@ def test_the_norm_of_a_site_moves_toward_its_own_data(sources: dict[str, Any], t
         run = tmp_path / f"run {max_alive}"
         distances, counts = [target.norm().item()], []  # the running mean starts at 0
 
-        def look(round: int, history: History, run: Path = run, into: Any = (distances, counts)) -> None:
+        def look(round: int, entries: Any, run: Path = run, into: Any = (distances, counts)) -> None:
             private = checkpoint.load(run, round).private["D"]
             into[0].append((private["model/1.running_mean"] - target).norm().item())
             into[1].append(int(private["model/1.num_batches_tracked"]))
