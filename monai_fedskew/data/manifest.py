@@ -12,12 +12,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from monai_fedskew.data.digest import array_digest
+from monai_fedskew.data.manifest_fields import AGAIN, build_manifest, check_keys, check_manifest
 from monai_fedskew.data.records import (
     DATA_FILES,
     Excluded,
@@ -28,6 +29,7 @@ from monai_fedskew.data.records import (
     Subject,
     series_lengths,
 )
+from monai_fedskew.data.site_names import require_site_name
 from monai_fedskew.errors import DataError
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Store",
     "Subject",
     "read_manifest",
+    "require_site_name",
     "series_lengths",
     "site_folders",
     "write_manifest",
@@ -49,7 +52,7 @@ __all__ = [
 SCHEMA = 1
 MANIFEST = "manifest.json"
 _CHECKSUM = "manifest_sha256"
-_AGAIN = "prepare the data again instead of editing the file"
+_BESIDE = ("schema", _CHECKSUM)
 
 
 def write_manifest(folder: Path, manifest: SiteManifest) -> None:
@@ -72,7 +75,7 @@ def write_manifest(folder: Path, manifest: SiteManifest) -> None:
         'crc32:2144df1c'
     """
     path = Path(folder) / MANIFEST
-    _check(path, manifest)
+    check_manifest(path, manifest)
     array = _open_data(Path(folder), manifest)
     if not manifest.data_digest:
         manifest = replace(manifest, data_digest=array_digest(array))
@@ -98,15 +101,19 @@ def read_manifest(folder: Path) -> SiteManifest:
     path = Path(folder) / MANIFEST
     content = _load(path)
     if content.get("schema") != SCHEMA:
-        raise DataError(f"{path}: key 'schema' is {content.get('schema')!r}, this version reads {SCHEMA}; {_AGAIN}")
+        raise DataError(
+            f"{path}: key 'schema' is {content.get('schema')!r}, this version of monai_fedskew reads {SCHEMA}; "
+            "prepare the data again"
+        )
+    check_keys(path, list(content), beside=_BESIDE)
     found, stated = _checksum(content), content.get(_CHECKSUM)
     if found != stated:
         raise DataError(
             f"{path}: key '{_CHECKSUM}' is {str(stated)[:12]!r} but the content gives {found[:12]!r}: "
-            f"the file was changed after it was written; {_AGAIN}"
+            f"the file was changed after it was written; {AGAIN}"
         )
-    manifest = _build(path, content)
-    _check(path, manifest)
+    manifest = build_manifest(path, {key: value for key, value in content.items() if key not in _BESIDE})
+    check_manifest(path, manifest)
     _open_data(Path(folder), manifest)
     return manifest
 
@@ -115,25 +122,47 @@ def site_folders(root: Path) -> dict[str, Path]:
     """Find the sites of a prepared folder, sorted by name.
 
     Args:
-        root: what `fedskew abide prepare --out` wrote.
+        root: what `fedskew abide prepare --out` wrote; hidden folders in it, and others without data, are no sites.
 
     Raises:
-        DataError: there is no such folder or no site in it.
+        DataError: there is no such folder or no site in it, a folder has data but no manifest, a folder's name cannot
+            be a site's, or the manifest in it is of another site.
 
     Example:
         >>> import tempfile
+        >>> from monai_fedskew.data.synthetic import write_synthetic_study
         >>> with tempfile.TemporaryDirectory() as tmp:
-        ...     (Path(tmp) / "NYU").mkdir()
-        ...     _ = (Path(tmp) / "NYU" / "manifest.json").write_text("{}")
-        ...     list(site_folders(Path(tmp)))
-        ['NYU']
+        ...     list(site_folders(write_synthetic_study(tmp, sites=("NYU", "USM"))))
+        ['NYU', 'USM']
     """
     root = Path(root)
-    found = sorted(path.parent for path in root.glob(f"*/{MANIFEST}") if not path.parent.name.startswith("."))
+    inside = sorted(root.iterdir()) if root.is_dir() else []
+    found = [path for path in inside if not path.name.startswith(".") and path.is_dir() and _is_site(path)]
     if not found:
-        state = "holds no site (no */manifest.json)" if root.is_dir() else "does not exist"
+        state = "holds no site (no */manifest.json)" if root.is_dir() else "does not exist or is no folder"
         raise DataError(f"prepared data folder {root} {state}; give what `fedskew abide prepare --out` wrote")
+    for folder in found:
+        require_site_name(folder.name, f"{root}: the name of a folder")
+        content = _load(folder / MANIFEST)
+        site = content["site"] if "site" in content else read_manifest(folder).site  # which says what is wrong with it
+        if site != folder.name:
+            raise DataError(
+                f"{folder / MANIFEST}: key 'site' is {str(site)[:60]!r}, but the folder is named {folder.name!r}: a "
+                "copied or renamed folder would pass for another site; rename it back or prepare the data again"
+            )
     return {folder.name: folder for folder in found}
+
+
+def _is_site(folder: Path) -> bool:
+    if (folder / MANIFEST).is_file():
+        return True
+    data = [name for name in DATA_FILES.values() if (folder / name).exists()]
+    if data or (folder / MANIFEST).is_symlink():
+        raise DataError(
+            f"{folder}: {data[0] if data else 'a link'} but no {MANIFEST}, so this site would be missed; "
+            "prepare again, or remove the folder"
+        )
+    return False
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -142,9 +171,11 @@ def _load(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; give a site's folder written by `fedskew abide prepare`") from None
     except ValueError as error:
-        raise DataError(f"{path} is no valid JSON ({error}); {_AGAIN}") from error
+        raise DataError(f"{path} is no valid JSON ({error}); {AGAIN}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); {AGAIN}") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} holds a {type(content).__name__} where an object is expected; {_AGAIN}")
+        raise DataError(f"{path} holds a {type(content).__name__} where an object is expected; {AGAIN}")
     return content
 
 
@@ -153,52 +184,20 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _build(path: Path, content: Mapping[str, Any]) -> SiteManifest:
-    values = {key: value for key, value in content.items() if key not in ("schema", _CHECKSUM)}
-    try:
-        values["regions"] = tuple(
-            Region(str(r["label"]), str(r["name"]), tuple(r["xyz"]) if r["xyz"] else None) for r in values["regions"]
-        )
-        values["subjects"] = tuple(Subject(**subject) for subject in values["subjects"])
-        values["excluded"] = tuple(Excluded(**excluded) for excluded in values["excluded"])
-        values["label_names"], values["features"] = tuple(values["label_names"]), tuple(values["features"])
-        return SiteManifest(**values)
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path}: missing or unknown key ({error}); {_AGAIN}") from error
-
-
-def _check(path: Path, manifest: SiteManifest) -> None:
-    if manifest.kind not in get_args(Kind) or manifest.store not in get_args(Store):
-        raise DataError(f"{path}: kind {manifest.kind!r} or store {manifest.store!r} is unknown; {_AGAIN}")
-    at = 0
-    for subject in manifest.subjects:
-        if subject.start != at or subject.stop <= subject.start:
-            raise DataError(
-                f"{path}: key 'subjects': {subject.id} has rows {subject.start} to {subject.stop}, "
-                f"but rows must follow each other without gaps and the next is {at}; {_AGAIN}"
-            )
-        if not 0 <= subject.label < len(manifest.label_names):
-            names = len(manifest.label_names)
-            raise DataError(f"{path}: 'subjects': {subject.id} has label {subject.label} of {names} labels; {_AGAIN}")
-        at = subject.stop
-    if len({subject.id for subject in manifest.subjects}) != len(manifest.subjects):
-        raise DataError(f"{path}: key 'subjects': a subject appears twice; {_AGAIN}")
-
-
 def _open_data(folder: Path, manifest: SiteManifest) -> npt.NDArray[Any]:
     path = folder / DATA_FILES[manifest.store]
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist although the manifest beside it names it; {_AGAIN}") from None
+        raise DataError(f"{path} does not exist although the manifest beside it names it; {AGAIN}") from None
     except (ValueError, EOFError, OSError) as error:
-        raise DataError(f"{path} cannot be read as an array ({error}); {_AGAIN}") from error
+        raise DataError(f"{path} cannot be read as an array ({error}); {AGAIN}") from error
     expected, kind = (manifest.n_rows, manifest.n_features), "float32"
     if manifest.store == "series":
         expected, kind = (sum(series_lengths(manifest)), len(manifest.regions)), "float64"
     if array.shape != expected:
-        raise DataError(f"{path} has shape {array.shape}, but the manifest describes {expected}; {_AGAIN}")
+        raise DataError(f"{path} has shape {array.shape}, but the manifest describes {expected}; {AGAIN}")
     if array.dtype != kind or not array.flags.c_contiguous:
         order = "" if array.flags.c_contiguous else " in Fortran order"
-        raise DataError(f"{path} holds {array.dtype}{order}, expected {kind} in C order; {_AGAIN}")
+        raise DataError(f"{path} holds {array.dtype}{order}, expected {kind} in C order; {AGAIN}")
     return array

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from monai_fedskew.data.manifest import Region, SiteManifest, Subject, write_manifest
+from monai_fedskew.data.manifest import Region, SiteManifest, Subject, require_site_name, write_manifest
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["SITES", "Scanner", "write_synthetic_abide", "write_synthetic_study"]
@@ -72,7 +72,7 @@ def write_synthetic_study(
 
     Raises:
         ConfigError: a size is too small.
-        DataError: a site's folder exists.
+        DataError: a site's folder exists, or a name cannot be a site's.
 
     Example:
         >>> import tempfile
@@ -87,7 +87,7 @@ def write_synthetic_study(
     n_edges = n_regions * (n_regions - 1) // 2
     effect = np.random.default_rng(seed).choice((0.0, 0.0, 0.0, 0.4), n_edges)
     regions = tuple(Region(f"{k + 1}") for k in range(n_regions))
-    for position, site in enumerate(sites):
+    for position, site in enumerate([require_site_name(site, "synthetic study: a site's name") for site in sites]):
         rng = np.random.default_rng([seed, position])
         offset, gain = rng.normal(0.0, 0.5, n_edges) + position * effect, 1.0 + 0.5 * position
         labels = np.arange(subjects) % 2
@@ -122,7 +122,7 @@ def write_synthetic_abide(
 
     Raises:
         ConfigError: fewer than 2 subjects.
-        DataError: the tree exists.
+        DataError: the tree exists, or a name cannot be a site's.
 
     Example:
         >>> import tempfile
@@ -133,6 +133,8 @@ def write_synthetic_abide(
     """
     if subjects < 2:
         raise ConfigError(f"synthetic ABIDE: {subjects} subjects a site; at least 2 are needed, one of each group")
+    for scanner in scanners:
+        require_site_name(scanner.site, "synthetic ABIDE: a site's name")
     root = Path(folder) / "ABIDE_pcp"
     if root.exists():
         raise DataError(f"{root.absolute()} exists; give a new folder")

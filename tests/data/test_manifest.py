@@ -1,5 +1,7 @@
 import dataclasses
+import hashlib
 import json
+import shutil
 import zlib
 from pathlib import Path
 
@@ -126,14 +128,130 @@ def test_rows_without_order_are_not_written(tmp_path: Path, subjects: tuple[Subj
     assert not (tmp_path / "manifest.json").exists()
 
 
+def resigned(folder: Path, **changes: object) -> Path:
+    """Change a written manifest and give it a checksum that fits."""
+    path = folder / "manifest.json"
+    content = {**json.loads(path.read_text()), **changes}
+    content.pop("manifest_sha256")
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps({**content, "manifest_sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    return folder
+
+
+def test_a_manifest_of_another_version_is_no_edited_one(tmp_path: Path) -> None:
+    """Keys that this version does not know, or misses, are said to be of another version."""
+    path = written(tmp_path, manifest()) / "manifest.json"
+    content = json.loads(path.read_text())
+    content["data_sha256"] = content.pop("data_digest")
+    path.write_text(json.dumps(content))
+    message = "another version of monai_fedskew .key data_digest is missing, 'data_sha256' is unknown.; prepare the"
+    with pytest.raises(DataError, match=message):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("site", 5),
+        ("window", "x"),
+        ("window", True),
+        ("window", -1),
+        ("stride", 0),
+        ("summary", 5),
+        ("summary", {"mean": "x"}),
+        ("notes", 5),
+        ("notes", {"protocol": 5}),
+        ("sources", []),
+        ("label_names", "control"),
+        ("features", [1]),
+        ("estimator", None),
+        ("data_digest", 0),
+        ("regions", [{"label": "10", "name": "", "xyz": "abc"}]),
+        ("regions", [{"label": "10", "name": ""}]),
+        ("subjects", [{"id": "a", "label": "x", "start": 0, "stop": 5, "group": ""}]),
+        ("subjects", [{"id": "a", "label": 0, "start": 0.0, "stop": 5, "group": ""}]),
+        ("subjects", {"a": 1}),
+        ("excluded", ["a"]),
+        ("kind", []),
+        ("store", 7),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(tmp_path: Path, key: str, value: object) -> None:
+    """Whoever writes a manifest, also with the right checksum: one error names the key and what it should be."""
+    written(tmp_path, manifest())
+    with pytest.raises(DataError, match=f"manifest.json: key '{key}' is .*, expected "):
+        read_manifest(resigned(tmp_path, **{key: value}))
+
+
+def test_series_need_a_window_to_be_cut_by(tmp_path: Path) -> None:
+    """Rows computed on the fly are edges of windows."""
+    written(tmp_path, manifest())
+    with pytest.raises(DataError, match="store 'series' with window 0 and kind 'edges'"):
+        read_manifest(resigned(tmp_path, store="series", window=0))
+
+
+def test_a_manifest_that_is_a_folder_is_one_error(tmp_path: Path) -> None:
+    """What cannot be opened as a file is named."""
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(DataError, match="manifest.json cannot be read"):
+        read_manifest(tmp_path)
+
+
+def named(root: Path, name: str) -> Path:
+    """Write a site with data into a folder of its name."""
+    (root / name).mkdir()
+    return written(root / name, manifest(site=name))
+
+
 def test_sites_are_found_in_order(tmp_path: Path) -> None:
     """Every folder with a manifest is a site, hidden ones and others are not; none is an error."""
     with pytest.raises(DataError, match="holds no site"):
         site_folders(tmp_path)
     with pytest.raises(DataError, match="does not exist"):
         site_folders(tmp_path / "absent")
-    for name in ("USM", "NYU", ".partial", "other"):
-        (tmp_path / name).mkdir()
-        if name != "other":
-            (tmp_path / name / "manifest.json").write_text("{}")
+    (tmp_path / "a file").write_text("")
+    with pytest.raises(DataError, match="does not exist or is no folder"):
+        site_folders(tmp_path / "a file")
+    for name in ("USM", "NYU"):
+        named(tmp_path, name)
+    (tmp_path / "other").mkdir()
+    shutil.copytree(tmp_path / "NYU", tmp_path / ".partial")
     assert list(site_folders(tmp_path)) == ["NYU", "USM"]
+
+
+def test_a_copied_folder_is_no_other_site(tmp_path: Path) -> None:
+    """NYU copied to NYU_copy would train as two sites with the same subjects."""
+    shutil.copytree(named(tmp_path, "NYU"), tmp_path / "NYU_copy")
+    with pytest.raises(DataError, match="key 'site' is 'NYU', but the folder is named 'NYU_copy'.*rename it back"):
+        site_folders(tmp_path)
+    (tmp_path / "NYU_copy" / "manifest.json").write_text("{}")
+    with pytest.raises(DataError, match="'schema' is None"):
+        site_folders(tmp_path)
+
+
+@pytest.mark.parametrize("data", ["vectors.npy", "series.npy"])
+def test_a_site_without_manifest_is_not_missed(tmp_path: Path, data: str) -> None:
+    """Data without a manifest, or with a link to nowhere, would leave the federation unnoticed."""
+    named(tmp_path, "NYU")
+    (tmp_path / "USM").mkdir()
+    (tmp_path / "USM" / data).write_bytes(b"")
+    with pytest.raises(DataError, match=f"USM: {data} but no manifest.json, so this site would be missed"):
+        site_folders(tmp_path)
+    (tmp_path / "USM" / data).unlink()
+    (tmp_path / "USM" / "manifest.json").symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match="USM: a link but no manifest.json"):
+        site_folders(tmp_path)
+
+
+def test_names_that_are_read_as_words_of_a_configuration_are_refused(tmp_path: Path) -> None:
+    """In the manifest, on writing and on reading, and as the name of a folder."""
+    name = "$__import__('os').getpid()"
+    with pytest.raises(DataError, match=r"manifest.json: key 'site' is .*character '\$' is not allowed"):
+        written(tmp_path, manifest(site=name))
+    written(tmp_path, manifest())
+    with pytest.raises(DataError, match=r"manifest.json: key 'site' is .*character '\$' is not allowed"):
+        read_manifest(resigned(tmp_path, site=name))
+    (tmp_path / "root").mkdir()
+    shutil.copytree(named(tmp_path / "root", "A"), tmp_path / "root" / "@lr")
+    with pytest.raises(DataError, match="the name of a folder is '@lr': character '@' is not allowed"):
+        site_folders(tmp_path / "root")

@@ -1,0 +1,149 @@
+"""Check what stands in a manifest and turn it into a `SiteManifest`: keys, types, ranges, rows in order."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+from monai_fedskew.data.records import Excluded, Kind, Region, SiteManifest, Store, Subject
+from monai_fedskew.data.site_names import require_site_name
+from monai_fedskew.errors import DataError
+
+__all__ = ["AGAIN", "build_manifest", "check_keys", "check_manifest"]
+
+AGAIN = "prepare the data again instead of editing the file"
+_Check = Callable[[Any], bool]
+
+
+def check_keys(path: Path, keys: Sequence[str], *, beside: Sequence[str]) -> None:
+    """Refuse a manifest that has other keys than this version writes.
+
+    Args:
+        path: the manifest, for the error.
+        keys: its keys.
+        beside: the keys that are no field of `SiteManifest`.
+
+    Raises:
+        DataError: a key is missing or unknown.
+    """
+    known = {*beside, *(item.name for item in fields(SiteManifest))}
+    faults = [f"{key} is missing" for key in sorted(known - set(keys))]
+    faults += [f"{key!r} is unknown" for key in sorted(set(keys) - known)]
+    if faults:
+        shown = ", ".join(faults[:5]) + (", ..." if len(faults) > 5 else "")
+        raise DataError(f"{path}: written by another version of monai_fedskew (key {shown}); prepare the data again")
+
+
+def build_manifest(path: Path, content: Mapping[str, Any]) -> SiteManifest:
+    """Build a manifest from what its file holds.
+
+    Args:
+        path: the file, for errors.
+        content: the fields of `SiteManifest` as JSON has them.
+
+    Raises:
+        DataError: a value is of the wrong type or out of range. Names the key and the value.
+    """
+    for key, (check, expected) in _TYPES.items():
+        if not check(content[key]):
+            shown = repr(content[key])
+            shown = shown if len(shown) <= 60 else shown[:57] + "..."
+            raise DataError(f"{path}: key {key!r} is {shown}, expected {expected}; {AGAIN}")
+    values = dict(content)
+    values["regions"] = tuple(
+        Region(r["label"], r["name"], (r["xyz"][0], r["xyz"][1], r["xyz"][2]) if r["xyz"] else None)
+        for r in content["regions"]
+    )
+    values["subjects"] = tuple(Subject(**subject) for subject in content["subjects"])
+    values["excluded"] = tuple(Excluded(**excluded) for excluded in content["excluded"])
+    values["label_names"], values["features"] = tuple(content["label_names"]), tuple(content["features"])
+    return SiteManifest(**values)
+
+
+def check_manifest(path: Path, manifest: SiteManifest) -> None:
+    """Refuse a manifest that contradicts itself.
+
+    Args:
+        path: the file, for errors.
+        manifest: what it says, of the right types.
+
+    Raises:
+        DataError: the site's name is none, kind or store is unknown, rows overlap or leave gaps, a label has no name,
+            a subject appears twice, or series come without a window.
+    """
+    require_site_name(manifest.site, f"{path}: key 'site'")
+    if manifest.kind not in get_args(Kind) or manifest.store not in get_args(Store):
+        raise DataError(f"{path}: kind {manifest.kind!r} or store {manifest.store!r} is unknown; {AGAIN}")
+    if manifest.store == "series" and (manifest.window < 3 or manifest.kind != "edges"):
+        raise DataError(
+            f"{path}: store 'series' with window {manifest.window} and kind {manifest.kind!r}: rows can only be "
+            f"computed as edges, from at least 3 volumes; {AGAIN}"
+        )
+    at = 0
+    for subject in manifest.subjects:
+        if subject.start != at or subject.stop <= subject.start:
+            raise DataError(
+                f"{path}: key 'subjects': {subject.id} has rows {subject.start} to {subject.stop}, "
+                f"but rows must follow each other without gaps and the next is {at}; {AGAIN}"
+            )
+        if not 0 <= subject.label < len(manifest.label_names):
+            names = len(manifest.label_names)
+            raise DataError(f"{path}: 'subjects': {subject.id} has label {subject.label} of {names} labels; {AGAIN}")
+        at = subject.stop
+    if len({subject.id for subject in manifest.subjects}) != len(manifest.subjects):
+        raise DataError(f"{path}: key 'subjects': a subject appears twice; {AGAIN}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or isinstance(value, float)
+
+
+def _is_place(value: Any) -> bool:
+    return value is None or (_list_of(_is_number)(value) and len(value) == 3)
+
+
+def _list_of(check: _Check) -> _Check:
+    return lambda value: isinstance(value, list) and all(check(item) for item in value)
+
+
+def _table_of(check: _Check) -> _Check:
+    return lambda value: isinstance(value, dict) and all(check(item) for item in value.values())
+
+
+def _record(**checks: _Check) -> _Check:
+    return lambda value: (
+        isinstance(value, dict) and value.keys() == checks.keys() and all(checks[key](value[key]) for key in checks)
+    )
+
+
+_REGION = _record(label=_is_name, name=_is_text, xyz=_is_place)
+_SUBJECT = _record(id=_is_name, label=_is_whole, start=_is_whole, stop=_is_whole, group=_is_text)
+_TYPES: Mapping[str, tuple[_Check, str]] = {
+    "site": (_is_text, "text"),
+    "label_names": (_list_of(_is_text), "a list of names"),
+    "kind": (_is_text, "text"),
+    "regions": (_list_of(_REGION), "a list of regions with label, name and xyz (three numbers or null)"),
+    "features": (_list_of(_is_text), "a list of names"),
+    "subjects": (_list_of(_SUBJECT), "a list of subjects with id, label, start, stop and group"),
+    "excluded": (_list_of(_record(id=_is_text, reason=_is_text)), "a list of subjects with id and reason"),
+    "estimator": (_is_text, "text"),
+    "window": (lambda value: _is_whole(value) and value >= 0, "a whole number of volumes, 0 or more"),
+    "stride": (lambda value: _is_whole(value) and value >= 1, "a whole number of volumes, at least 1"),
+    "store": (_is_text, "text"),
+    "sources": (_table_of(_is_text), "a table of texts"),
+    "data_digest": (_is_text, "text"),
+    "summary": (_table_of(_is_number), "a table of numbers"),
+    "notes": (_table_of(_is_text), "a table of texts"),
+}
