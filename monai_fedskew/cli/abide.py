@@ -124,7 +124,13 @@ def extract(data: Path, atlas: Path, labels: Path, mask: Path | None, out: Path,
     show_default=True,
     help="Keep the vectors, or the series (25 times smaller) and compute vectors when they are read.",
 )
-@click.option("--threads", type=click.IntRange(1), default=1, help="Threads; no influence on the result.  [default: 1]")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Threads that read and compute, beside one that writes; no influence on the result.",
+)
 @force
 def prepare(
     data: Path,

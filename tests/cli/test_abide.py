@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -105,13 +107,70 @@ def test_a_wrong_call_ends_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def _cut(data: Path) -> None:
+    path = data / "NYU_0000002_rois_ho.1D"
+    path.write_bytes(path.read_bytes()[:-300])
+
+
+def _relabel(data: Path) -> None:
+    path = data / "NYU_0000002_rois_ho.1D"
+    path.write_text(path.read_text().replace("#4802", "#4803", 1))
+
+
+def _without_diagnosis(data: Path) -> None:
+    path = data / "pheno.csv"
+    path.write_text(path.read_text().replace("DX_GROUP", "GROUP"))
+
+
+def _empty(data: Path) -> None:
+    for path in data.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words", "text"),
+    [
+        (_cut, [], r"NYU_0000002_rois_ho.1D, line 41: \d+ values where the header has 111 labels"),
+        (_relabel, [], "NYU_0000002_rois_ho.1D, line 1: the header lacks label 4802"),
+        (_without_diagnosis, [], "pheno.csv: column DX_GROUP is missing"),
+        (
+            lambda data: None,
+            ["--window", "41"],
+            "no subject is left of 5; first: 0000001: 40 volumes, shorter than the",
+        ),
+        (_empty, [], "data: no phenotypic table"),
+    ],
+    ids=["truncated", "label missing", "no DX_GROUP", "short scans", "empty folder"],
+)
+def test_input_that_cannot_be_used_ends_in_one_line(
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    harm: Callable[[Path], None],
+    words: list[str],
+    text: str,
+) -> None:
+    """Exit code 1, one line with file and place, and nothing is written."""
+    harm(data)
+    with pytest.raises(SystemExit, match="^1$"):
+        main(["abide", "prepare", str(data), "--out", str(tmp_path / "out"), *words])
+    error = capsys.readouterr().err
+    assert re.search(text, error), error
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
 def test_an_existing_folder_needs_force(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second call ends with exit code 2, with --force it replaces the folder."""
+    """The second call ends with exit code 2 and one line, and changes nothing; with --force it replaces the folder."""
     words = ["prepare", data, "--site", "NYU", "--out", tmp_path / "out"]
     assert run(*words).exit_code == 0
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     with pytest.raises(SystemExit, match="^2$"):
         main(["abide", *(str(word) for word in words)])
-    assert "out exists; choose another, or replace it with --force" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "out exists; choose another, or replace it with --force" in error
+    assert error.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
     assert run(*words, "--force").exit_code == 0
 
 
@@ -165,6 +224,22 @@ def test_extract_names_flat_regions(tmp_path: Path) -> None:
     assert "constant ROI 3 (no signal inside the field of view): A_0000001_rois_atlas.1D" in result.output
     assert "1 scans in" in result.output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["A_0000001_rois_atlas.1D", "regions.csv"]
+
+
+def test_extract_of_broken_input_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An atlas that is no NIfTI file: exit code 1, one line with its name, nothing written."""
+    (tmp_path / "scans").mkdir()
+    signal = np.random.default_rng(0).standard_normal((3, 1, 1, 12)).astype(np.float32)
+    nibabel.save(nibabel.Nifti1Image(signal, np.eye(4)), tmp_path / "scans" / "A_0000001.nii.gz")
+    (tmp_path / "atlas.nii.gz").write_text("no image")
+    (tmp_path / "labels.csv").write_text("index,name\n1,a\n")
+    words = ["--atlas", tmp_path / "atlas.nii.gz", "--labels", tmp_path / "labels.csv", "--out", tmp_path / "out"]
+    with pytest.raises(SystemExit, match="^1$"):
+        main(["abide", "extract", str(tmp_path / "scans"), *map(str, words)])
+    error = capsys.readouterr().err
+    assert "atlas.nii.gz: cannot be read as NIfTI" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_fetch_fails_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,11 @@
+import json
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from monai_fedskew.cli.main import main
 from monai_fedskew.cli.report import report
 from monai_fedskew.errors import ConfigError
 
@@ -44,3 +46,19 @@ def test_report_of_another_folder_is_refused(tmp_path: Path) -> None:
     """A folder that is neither is a wrong call that names what is missing."""
     with pytest.raises(ConfigError, match=r"found neither compare.json"):
         CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)
+
+
+def test_report_without_a_finished_run_ends_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1 and one line with the first reason; no page and no table."""
+    for summary in folder.rglob("summary.json"):
+        summary.unlink()
+    (folder / "failures.json").write_text(json.dumps({"local|0": "site NORTH: the loss is nan"}))
+
+    with pytest.raises(SystemExit, match="^1$"):
+        main(["report", str(folder)])
+
+    error = capsys.readouterr().err
+    assert "no run has finished (4 missing; the first, local, seed 0: site NORTH: the loss is nan)" in error
+    assert error.count("\n") == 1
+    assert not list(folder.glob("*.html"))
+    assert not list(folder.glob("*.csv"))
