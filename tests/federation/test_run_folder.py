@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monai_fedskew.errors import ConfigError
-from monai_fedskew.federation.run_folder import open_run, write_json
+from monai_fedskew.federation.run_folder import locked, open_run, write_json
 
 ABOUT: dict[str, Any] = {
     "method": "fedbn",
@@ -42,6 +42,26 @@ def test_an_existing_run_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists; choose another folder, --resume it or replace it with --force"):
         open_run(tmp_path, _changed("method", "local"), resume=False, force=False)
     assert json.loads((tmp_path / "run.json").read_text()) == ABOUT
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    """--out names a file: an error, and the file stays."""
+    (tmp_path / "run").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(ConfigError, match="run is a file; choose a folder"):
+            open_run(tmp_path / "run", ABOUT, resume=False, force=force)
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
+    """The second is refused while the first holds the folder, and let in afterwards."""
+    with locked(tmp_path / "run"):
+        with pytest.raises(ConfigError, match="another process is writing"), locked(tmp_path / "run"):
+            pass
+        with locked(tmp_path / "other"):
+            pass
+    with locked(tmp_path / "run"):
+        pass
 
 
 def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:

@@ -134,6 +134,20 @@ def test_an_unknown_override_is_refused(sources: dict[str, Any]) -> None:
         replace(sources["A"], overrides={"learning_rate": 1}).open()
 
 
+@pytest.mark.parametrize("value", ["$print(1)", "@momentum", "%lr", ["$print(1)"], {"_target_": "os.getcwd"}])
+def test_an_override_is_a_plain_value(value: Any, sources: dict[str, Any]) -> None:
+    """MONAI would evaluate it: only the bundle itself may hold expressions, references and objects."""
+    with pytest.raises(ConfigError, match="--set lr.*plain value"):
+        replace(sources["A"], overrides={"lr": value}).open()
+
+
+@pytest.mark.parametrize("key", ["bundle_root", "site", "dataset_dir", "output_dir"])
+def test_what_the_run_decides_is_no_override(key: str, sources: dict[str, Any]) -> None:
+    """One site's data for all sites would otherwise be one --set away."""
+    with pytest.raises(ConfigError, match=f"--set {key}: is decided by the run"):
+        replace(sources["A"], overrides={key: "elsewhere"}).open()
+
+
 def test_what_breaks_inside_is_told_with_bundle_and_site(study: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     """MONAI's own errors do not say whose configuration it was."""
     bundle = bundle_with(tiny_bundle, tmp_path / "b", lambda config: config["loss"].update(_target_="torch.nn.Nope"))
