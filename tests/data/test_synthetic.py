@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -61,3 +62,12 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         write_synthetic_study(tmp_path, sites=("EAST",))
     with pytest.raises(ConfigError, match="subjects=1"):
         write_synthetic_study(tmp_path / "new", subjects=1)
+
+
+def test_names_of_sites_stay_inside_the_folder(tmp_path: Path) -> None:
+    """A name with a folder in it is refused before anything is written."""
+    with pytest.raises(DataError, match="synthetic study: a site's name is '../evil'"):
+        write_synthetic_study(tmp_path / "a", sites=("A", "../evil"))
+    with pytest.raises(DataError, match="synthetic ABIDE: a site's name is '../evil'"):
+        write_synthetic_abide(tmp_path / "a", scanners=[dataclasses.replace(SITES[0], site="../evil")])
+    assert list(tmp_path.iterdir()) == []

@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from monai_fedskew.data.abide.csv_tables import read_csv
 from monai_fedskew.data.manifest import Region
 from monai_fedskew.errors import DataError
 
@@ -40,22 +41,22 @@ def read_regions(path: Path) -> tuple[Region, ...]:
     """Read a table of regions as `fedskew abide extract` writes it: columns label, name and, if known, x, y, z in mm.
 
     Raises:
-        DataError: the column `label` is missing, a value is no number, or a label appears twice.
+        DataError: the file is no CSV in UTF-8, the column `label` is missing, a value is no number, or a label appears
+            twice.
     """
-    with Path(path).open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if "label" not in (reader.fieldnames or ()):
-            raise DataError(
-                f"{path}: column 'label' is missing; found {', '.join(reader.fieldnames or ()) or 'nothing'}"
-            )
-        try:
-            regions = tuple(_region(row) for row in reader)
-        except ValueError as error:
-            raise DataError(f"{path}: x, y and z must be numbers ({error})") from error
+    table = read_csv(path, once=("label",))
+    if "label" not in table.columns:
+        raise DataError(f"{path}: column 'label' is missing; found {', '.join(table.columns) or 'nothing'}")
+    try:
+        regions = tuple(_region(row) for _, row in table.rows)
+    except ValueError as error:
+        raise DataError(f"{path}: x, y and z must be numbers ({error})") from error
     labels = [region.label for region in regions]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice or not labels:
         raise DataError(f"{path}: " + (f"label {twice[0]} appears twice" if twice else "no region in it"))
+    if "" in labels:
+        raise DataError(f"{path}, line {table.rows[labels.index('')][0]}: the label is empty; every region needs one")
     return regions
 
 

@@ -42,3 +42,11 @@ def test_regions_survive_writing(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(DataError, match=message):
             read_regions(path)
+    path.write_bytes(b"label,name\n1,\xe9\n")
+    with pytest.raises(DataError, match="regions.csv: cannot be read as CSV: byte 0xe9 is not UTF-8"):
+        read_regions(path)
+    path.write_text("label,name\n,a\n")
+    with pytest.raises(DataError, match="regions.csv, line 2: the label is empty"):
+        read_regions(path)
+    path.write_text("label,name\n1,a\n", encoding="utf-8-sig")
+    assert read_regions(path) == (Region("1", "a"),)

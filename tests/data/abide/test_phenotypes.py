@@ -45,7 +45,9 @@ def test_quoted_commas_and_quality_checks(tmp_path: Path) -> None:
 def test_a_table_that_lacks_columns_is_refused(tmp_path: Path) -> None:
     """DX_GROUP missing, quality columns missing, a subject twice, no table: one error each."""
     path = table(tmp_path, "SUB_ID,FILE_ID,SITE_ID\n1,A_0000001,A\n")
-    with pytest.raises(DataError, match=r"pheno.csv: column DX_GROUP is missing \(it has 3\)"):
+    with pytest.raises(
+        DataError, match=r"pheno.csv: column DX_GROUP is missing \(it has 3: SUB_.*; add it .* 1 is aut"
+    ):
         read_table(path, quality_checked=False)
     path = table(tmp_path, HEAD + "1,A_0000001,A,1\n")
     with pytest.raises(DataError, match="column qc_rater_1, .* --all-subjects goes without"):
@@ -54,6 +56,56 @@ def test_a_table_that_lacks_columns_is_refused(tmp_path: Path) -> None:
         read_table(table(tmp_path, HEAD + "1,A_0000001,A,1\n0001,A_0000001,A,1\n"), quality_checked=False)
     with pytest.raises(DataError, match="no readable CSV"):
         read_table(table(tmp_path, ""), quality_checked=False)
+
+
+def test_names_of_sites_are_checked_in_the_table(tmp_path: Path) -> None:
+    """A SITE_ID that would write elsewhere or be evaluated is refused with its line, whatever else the row holds."""
+    for name in ("../evil", "$__import__('os').getpid()", "", ".hidden", "a::b", '"a\nb"', "prepare.json"):
+        path = table(tmp_path, HEAD + f"1,A_0000001,A,1\n2,no_filename,{name},2\n")
+        with pytest.raises(DataError, match=r"pheno.csv, line [34]: SITE_ID is .*; rename the site"):
+            read_table(path, quality_checked=False)
+    with pytest.raises(DataError, match="sample '_1': its site's name is '': a site must have a name"):
+        pick_sites({"_1"}, (), None, merge=True)
+
+
+def test_a_scan_belongs_to_one_row(tmp_path: Path) -> None:
+    """A FILE_ID in two rows, of one site or of two, would put the same windows on both sides of a split."""
+    for site in ("A", "B"):
+        path = table(tmp_path, HEAD + f"1,A_0000001,A,1\n2,A_0000001,{site},2\n3,no_filename,A,1\n4,no_filename,A,1\n")
+        message = rf"FILE_ID A_0000001 .* two subjects, 0000001 \(site A\) and 0000002 \(site {site}\)"
+        with pytest.raises(DataError, match=message):
+            read_table(path, quality_checked=False)
+
+
+def test_ids_are_checked(tmp_path: Path) -> None:
+    """An empty SUB_ID or a FILE_ID with a folder is an error with its line; digits of other scripts are no numbers."""
+    for text, message in (
+        (",A_0000001,A,1", "line 2: SUB_ID is ''"),
+        ("1,../A_0000001,A,1", "line 2: FILE_ID is '../A_0000001'; it must be the name of a file"),
+        ("1,a\\b,A,1", "line 2: FILE_ID is"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_table(table(tmp_path, HEAD + text + "\n"), quality_checked=False)
+    people = read_table(table(tmp_path, HEAD + "²,A_1,A,1\n٣,A_2,A,1\n12,A_3,A,1\n"), quality_checked=False)
+    assert {person.id for person in people} == {"²", "٣", "0000012"}
+
+
+def test_a_table_that_is_no_clean_csv_is_refused(tmp_path: Path) -> None:
+    """A column twice, a row too short or too long, and another encoding are named; a byte order mark is none."""
+    for text, message in (
+        (HEAD.strip() + ",DX_GROUP\n1,A_1,A,1,2\n", "line 1: column DX_GROUP is there 2 times; keep one"),
+        (HEAD + "1,A_1,A,1\n2,A_2\n", "line 3: 2 cells where the header has 4"),
+        (HEAD + "1,A_1,A,1,2\n", "line 2: 5 cells where the header has 4"),
+        ("SUB_ID;FILE_ID;SITE_ID;DX_GROUP\n", "a table needs SUB_ID.* separated by commas"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_table(table(tmp_path, text), quality_checked=False)
+    path = table(tmp_path, "")
+    path.write_bytes((HEAD + "1,A_1,K\xf6ln,1\n").encode("latin-1"))
+    with pytest.raises(DataError, match="pheno.csv: cannot be read as CSV: byte 0xf6 is not UTF-8; save the table"):
+        read_table(path, quality_checked=False)
+    path.write_text(HEAD + "1,A_1,Köln,1\n\n", encoding="utf-8-sig")
+    assert [person.sample for person in read_table(path, quality_checked=False)] == ["Köln"]
 
 
 def test_the_table_is_found_by_name(tmp_path: Path) -> None:
@@ -103,3 +155,7 @@ def test_unknown_sites_are_refused_with_what_there_is() -> None:
         pick_sites(SAMPLES, (), "fedbn", merge=True)
     with pytest.raises(ConfigError, match="needs the samples UCLA_1, UM_1, USM; the table has NYU"):
         pick_sites({"NYU"}, (), "fedbn", merge=False)
+    with pytest.raises(ConfigError, match="site NYU is named 2 times; name it once"):
+        pick_sites(SAMPLES, ("NYU", "NYU"), None, merge=False)
+    with pytest.raises(ConfigError, match="site 'MIT' is unknown; protocol fedbn has NYU, UCLA, UM, USM"):
+        pick_sites({"NYU"}, ("MIT",), "fedbn", merge=False)
