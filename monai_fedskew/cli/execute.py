@@ -19,7 +19,7 @@ from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.final import finish_site, overall
 from monai_fedskew.federation.history import Entry
-from monai_fedskew.federation.run_folder import is_finished, open_run, require_same_run, write_json
+from monai_fedskew.federation.run_folder import is_finished, locked, open_run, require_same_run, write_json
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import parse_method
 from monai_fedskew.sites.bundle import BundleSite
@@ -108,6 +108,14 @@ def execute(
             summary: dict[str, Any] = json.loads((spec.out / "summary.json").read_text())
             return summary
     open_run(spec.out, planned.about, resume=resume, force=force)
+    with locked(spec.out):
+        return _run(planned, resume=resume, on_round=on_round, started=started)
+
+
+def _run(
+    planned: Plan, *, resume: bool, on_round: Callable[[int, Sequence[Entry]], None] | None, started: float
+) -> dict[str, Any]:
+    spec = planned.spec
     before = (checkpoint.latest(spec.out) or 0) if resume else 0
     outcome = simulate(
         planned.method,

@@ -2,8 +2,11 @@
 
 import importlib
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from types import FrameType
 
 import click
 
@@ -57,6 +60,8 @@ def fedskew(verbose: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exit 2 for a wrong call, 1 for a failure, with one line that says what to do."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _stop)
     try:
         code = fedskew.main(args=arguments, prog_name="fedskew", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -71,8 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except FedSkewError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except OSError as error:  # a path that cannot be read or written; the text names it
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(1)
     if isinstance(code, int) and code:  # what `ctx.exit` was given
         sys.exit(code)
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    """End as by Ctrl-C, so that workers and half-written folders are cleared away."""
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ optimizer_state = click.option(
     help="Start every round with a fresh optimizer, or keep its state at the site. [reset]",
 )
 min_sites = click.option("--min-sites", type=click.IntRange(1), help="Stop when fewer sites finish a round. [1]")
-threads = click.option("--threads", type=click.IntRange(1), help="Torch threads; fixes results bit for bit. [1]")
+threads = click.option("--threads", type=click.IntRange(1, 1024), help="Torch threads; fixes results bit for bit. [1]")
 overrides = click.option(
     "--set",
     "overrides",

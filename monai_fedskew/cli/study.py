@@ -1,6 +1,7 @@
 """A study: one table of a paper as a YAML file of a bundle, or the same thing from options."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -13,6 +14,25 @@ from monai_fedskew.errors import ConfigError
 __all__ = ["Study", "parse_overrides", "read_study", "with_options"]
 
 _SETTINGS = ("local_epochs", "weights", "fraction", "choose", "optimizer_state", "min_sites", "threads")
+
+
+_KINDS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
+    ("title", str, "text"),
+    ("reference", str, "text"),
+    ("methods", list, "a list of methods"),
+    ("sites", list, "a list of sites"),
+    ("rounds", int, "a whole number"),
+    ("seeds", int, "a whole number"),
+    ("local_epochs", int, "a whole number"),
+    ("min_sites", int, "a whole number"),
+    ("threads", int, "a whole number"),
+    ("fraction", (int, float), "a number"),
+    ("weights", str, "samples, groups or equal"),
+    ("choose", str, "best or last"),
+    ("optimizer_state", str, "reset or keep"),
+    ("overrides", dict, "ids and values"),
+    ("published", list, "a list of blocks"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,20 +84,34 @@ def read_study(bundle: Path, name: str) -> Study:
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none"
         raise ConfigError(f"--study {name}: not in {bundle.name}; its studies: {known}")
+    if path.parent.resolve() != folder.resolve():
+        raise ConfigError(f"--study {name}: is a name, not a path")
     try:
         content = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise ConfigError(f"study {path}: is no YAML: {error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"study {path}: is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"study {path}: must hold keys and values, holds {type(content).__name__}")
     known_keys = {f.name for f in fields(Study)}
     for key in content:
         if key not in known_keys:
-            close = difflib.get_close_matches(key, known_keys, 1)
+            close = difflib.get_close_matches(str(key), known_keys, 1)
             raise ConfigError(f"study {path}: unknown key {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     for key in ("title", "methods", "rounds"):
         if key not in content:
             raise ConfigError(f"study {path}: lacks the key {key!r}")
+    for key, kind, example in _KINDS:
+        if key in content and (not isinstance(content[key], kind) or isinstance(content[key], bool)):
+            raise ConfigError(f"study {path}: {key}={content[key]!r} must be {example}")
     for key in ("methods", "sites"):
         content[key] = tuple(content.get(key, ()))
+        if not all(isinstance(name, str) for name in content[key]):
+            raise ConfigError(f"study {path}: {key}={list(content[key])} must be names")
+    if not content["methods"]:
+        raise ConfigError(f"study {path}: methods=[] must be a list of methods, at least one")
+    for key in ("rounds", "seeds"):
+        if content.get(key, 1) < 1:
+            raise ConfigError(f"study {path}: {key}={content[key]} must be at least 1")
     return Study(**content)
 
 
@@ -100,7 +134,11 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
         key, separator, value = pair.partition("=")
         if not separator or not key:
             raise ConfigError(f"--set {pair}: must be ID=VALUE, for example --set batch_size=32")
-        if value.startswith("$"):
-            raise ConfigError(f"--set {key}={value}: expressions are not taken from the command line; give a value")
-        found[key.replace("::", "#")] = yaml.safe_load(value)
+        try:
+            read = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {pair}: {value!r} is no value of YAML ({str(error).splitlines()[0]})") from error
+        # YAML 1.1 reads 1e-3 as text
+        is_exponent = isinstance(read, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", read)
+        found[key.replace("::", "#")] = float(read) if is_exponent else read
     return found

@@ -90,6 +90,8 @@ def _build(piece: str, table: Mapping[str, Factory]) -> Method:
         if key not in known:
             takes = ", ".join(known) or "no parameters"
             raise ConfigError(f"method {name}: unknown parameter {key!r}; it takes {takes}")
+        if key in values:
+            raise ConfigError(f"method {name}: parameter {key!r} is given twice")
         values[key] = _convert(f"method {name}: {key}", value, hints[key])
     method = factory(**values)
     return Method(piece, method.share, method.parts, method.aggregate, method.scope)

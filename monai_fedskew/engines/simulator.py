@@ -92,6 +92,8 @@ def check_run(method: Method, sites: Mapping[str, SiteSource], settings: Setting
         raise ConfigError(f"min_sites={settings.min_sites}, but there are {len(sites)} sites")
     name = min(sites)
     _require_validation(name, Client(method, sites[name], settings))
+    if not Client(method, sites[name], settings, split="test").site.has_evaluation_data:
+        raise ConfigError(f"site {name}: no test examples; look at the split and the fold")
 
 
 def _require_validation(name: str, client: Client) -> None:
@@ -148,6 +150,8 @@ class _Federation:
         held = checkpoint.load(self.run, done)
         if held.sites != self.names:
             raise ConfigError(f"{self.run}: holds sites {', '.join(held.sites)}, asked for {', '.join(self.names)}")
+        if held.round > self.settings.rounds:
+            raise ConfigError(f"{self.run}: holds {held.round} rounds, more than rounds={self.settings.rounds}")
         self.server.restore(held.server, round=held.round, sites=held.sites, parameters=held.parameters)
         self.private = dict(held.private)
         self.history.cut(held.history_rows)
@@ -209,6 +213,7 @@ class _Federation:
         try:
             excluded = self.server.absorb(updates)
         except RoundError as error:
+            self.history.add(*events)  # for the reader; a resume cuts them off again
             failed = "; ".join(f"{event.site}: {event.reason}" for event in events if event.kind == "failed")
             raise RoundError(f"{error}" + (f" (failed: {failed})" if failed else "")) from error
         for event in excluded:  # what made its update useless must not live on at the site

@@ -117,8 +117,10 @@ def load(run: Path, round: int) -> Checkpoint:
         server: dict[str, Tensor] = load_file(folder / "server.safetensors")
         private = {site: load_file(folder / "sites" / f"{site}.safetensors") for site in about["private"]}
         best = tuple(about["best"]) if about["best"] else None
-        rows, sites, parameters = about["history_rows"], tuple(about["sites"]), tuple(about["parameters"])
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        rows, sites, parameters = int(about["history_rows"]), tuple(about["sites"]), tuple(about["parameters"])
+        if about["round"] != round or rows < 0 or not all("/" in key for key in server):
+            raise ValueError(f"round {about['round']}, {rows} rows of history")
+    except (OSError, ValueError, KeyError, TypeError, IndexError, SafetensorError) as error:
         raise DataError(
             f"checkpoint {folder}: cannot be read ({error}); delete this folder to go back a round"
         ) from error
@@ -126,7 +128,11 @@ def load(run: Path, round: int) -> Checkpoint:
 
 
 def _numbers(rounds: Path) -> list[int]:
-    return sorted(int(path.name) for path in rounds.iterdir() if path.name.isdigit()) if rounds.is_dir() else []
+    return (
+        sorted(int(path.name) for path in rounds.iterdir() if path.name.isascii() and path.name.isdigit())
+        if rounds.is_dir()
+        else []
+    )
 
 
 def _flush(path: Path) -> None:

@@ -1,5 +1,6 @@
 """The end of a run at a site: score the chosen model on test data once, and leave a folder that runs alone."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,16 @@ def overall(sites: Mapping[str, Scores]) -> dict[str, Any]:
         names = [name for name in next(iter(rows.values())) if name != "samples"]
         mean[level] = {}
         for name in names:
-            values = [row[name] for row in rows.values() if row.get(name) is not None]
+            values = [row[name] for row in rows.values() if _has_value(row.get(name))]
             mean[level][name] = sum(values) / len(values) if values else None
             mean[level][f"{name}_sites"] = len(values)
         key = names[0]
-        scored = {site: row[key] for site, row in rows.items() if row.get(key) is not None}
+        scored = {site: row[key] for site, row in rows.items() if _has_value(row.get(key))}
         if scored:
             site = min(scored, key=lambda name: scored[name])
             worst[level] = {"site": site, key: scored[site]}
     return {"mean": mean, "worst": worst}
+
+
+def _has_value(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from monai_fedskew.core.messages import Evaluation, Event, History
+from monai_fedskew.errors import DataError
 
 __all__ = ["Entry", "HistoryFile", "history_rows"]
 
@@ -48,12 +49,18 @@ class HistoryFile:
         """Keep the first ``rows`` rows of what the file holds, as after the round that is resumed from."""
         if self.path is None:
             return
-        lines = self.path.read_text().splitlines(keepends=True)[:rows]
+        try:
+            lines = self.path.read_text().splitlines(keepends=True)[:rows]
+            entries = list(_entries([json.loads(line) for line in lines]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{self.path}: cannot be read ({error}); start anew in another folder") from error
+        if len(lines) < rows:
+            raise DataError(f"{self.path}: has {len(lines)} rows where its checkpoint counts {rows}; start anew")
         partial = self.path.with_suffix(".partial")
         partial.write_text("".join(lines))
         partial.replace(self.path)
         self.rows = len(lines)
-        self._entries = list(_entries([json.loads(line) for line in lines]))
+        self._entries = entries
 
 
 def history_rows(entry: Entry) -> Iterator[dict[str, Any]]:

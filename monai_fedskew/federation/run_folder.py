@@ -1,14 +1,16 @@
 """The RUN folder: what was run, so that it can be run again and a resume cannot mix two runs."""
 
+import fcntl
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from monai_fedskew.errors import ConfigError, DataError
 
-__all__ = ["is_finished", "open_run", "require_same_run", "write_json"]
+__all__ = ["is_finished", "locked", "open_run", "require_same_run", "write_json"]
 
 _MAY_CHANGE = ("rounds",)  # a finished run may go on for more rounds
 
@@ -26,6 +28,10 @@ def open_run(run: Path, about: Mapping[str, Any], *, resume: bool, force: bool) 
         ConfigError: the folder exists and neither is asked for, or it holds another run.
     """
     record = run / "run.json"
+    if run.exists() and not run.is_dir():
+        raise ConfigError(f"--out {run} is a file; choose a folder")
+    if resume and force:
+        raise ConfigError("--resume goes on with a run and --force replaces it; give one of them")
     if resume and record.is_file():
         require_same_run(run, about)
         (run / "summary.json").unlink(missing_ok=True)
@@ -41,6 +47,22 @@ def open_run(run: Path, about: Mapping[str, Any], *, resume: bool, force: bool) 
     write_json(record, about)
 
 
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Hold a RUN folder alone; freed when the process ends, however it ends.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"--out {run}: another process is writing to it; wait for it or choose another") from None
+        yield
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file in one step, so that a reader never sees half of it."""
     partial = path.with_name(path.name + ".partial")
@@ -50,7 +72,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def require_same_run(run: Path, about: Mapping[str, Any]) -> None:
     """Raise ConfigError if ``run`` holds another run than ``about`` describes, naming what differs and both values."""
-    before, now = _identity(_read(run)), _identity(json.loads(json.dumps(about, default=str)))
+    held, asked = _read(run), json.loads(json.dumps(about, default=str))
+    had, wanted = held["settings"]["rounds"], asked["settings"]["rounds"]
+    if wanted < had:
+        raise ConfigError(f"--resume {run}: rounds was {had}, now it is {wanted}; ask for as many or more")
+    before, now = _identity(held), _identity(asked)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             raise ConfigError(

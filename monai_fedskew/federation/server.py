@@ -88,9 +88,11 @@ class Server:
             else:
                 accepted.append(update)
         if len(accepted) < self.settings.min_sites:
+            lost = "; ".join(f"{event.site}: {event.reason}" for event in excluded)
             raise RoundError(
                 f"round {self.round + 1}: {len(accepted)} usable updates, but min_sites is {self.settings.min_sites}; "
                 "the last good model is kept"
+                + (f". Left out: {lost}; lower the learning rate or look at the data" if lost else "")
             )
         weights = self._weights(accepted)
         step = self.method.aggregate.step

@@ -1,7 +1,7 @@
 """How a federation runs, whatever the method and the engine."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from monai_fedskew.errors import ConfigError
 
@@ -43,9 +43,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name in ("rounds", "local_epochs", "min_sites", "threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("rounds", "local_epochs", "min_sites", "threads", "seed"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or (value < 1 and name != "seed"):
+                least = "" if name == "seed" else ", at least 1"
+                raise ConfigError(f"{name}={value!r} must be a whole number{least}")
+        if not isinstance(self.fraction, int | float):
+            raise ConfigError(f"fraction={self.fraction!r} must be a number above 0 and at most 1")
+        for name, kind in get_type_hints(type(self)).items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be one of {', '.join(get_args(kind))}")
         if not 0 < self.fraction <= 1:
             raise ConfigError(f"fraction={self.fraction} must be above 0 and at most 1")
 

@@ -24,7 +24,7 @@ from monai.handlers import (
 
 from monai_fedskew.core.part import Part, adapt_network
 from monai_fedskew.core.seeding import derive
-from monai_fedskew.errors import ConfigError, DataError, FedSkewError
+from monai_fedskew.errors import ConfigError, FedSkewError
 from monai_fedskew.sites.site import Site
 
 __all__ = ["BundleSite", "Engines", "quiet"]
@@ -38,6 +38,8 @@ _LEFT_OUT = (
     TensorBoardHandler,
     MLFlowHandler,
 )
+_OWNED = ("bundle_root", "site", "dataset_dir", "output_dir")
+_SHOWN = 300  # characters of somebody else's error
 _HANDLERS, _NETWORK = ("train#handlers", "validate#handlers"), "network_def"
 
 
@@ -106,9 +108,9 @@ class BundleSite:
         output: Path | None = None,
     ) -> Engines:
         """Build trainer and evaluator; arguments and errors as for ``open``."""
-        workflow = self._workflow(split, output)
-        parser: ConfigParser = workflow.parser
-        with quiet(), _explained(f"bundle {self.bundle.name}, site {self.site}"):
+        with quiet(), self._explained():
+            workflow = self._workflow(split, output)
+            parser: ConfigParser = workflow.parser
             parser.parse(True)
             self._set_network(parser, parts, seed)
             self._drop_handlers(parser)
@@ -132,30 +134,54 @@ class BundleSite:
 
     def ids(self) -> dict[str, Any]:
         """Return the top level of the training configuration, unparsed: id to value."""
-        return dict(ConfigParser.load_config_files([str(path) for path in self.config_files()]))
+        with self._explained():
+            return dict(ConfigParser.load_config_files([str(path) for path in self.config_files()]))
 
     def _workflow(self, split: Literal["train", "test"], output: Path | None) -> ConfigWorkflow:
         files = [str(path) for path in self.config_files(split)]
         if (self.bundle / "scripts").is_dir() and str(self.bundle) not in sys.path:
             sys.path.insert(0, str(self.bundle))  # MONAI does so only in `run`
         known = ConfigParser(ConfigParser.load_config_files(files))
-        unknown = [key for key in self.overrides if key not in known]
-        if unknown:
-            raise ConfigError(f"bundle {self.bundle.name}: --set {unknown[0]}: no such id in {Path(files[0]).name}")
+        for key, value in self.overrides.items():
+            if key.split("#")[0] in _OWNED:
+                raise ConfigError(f"--set {key}: is decided by the run (--data, --out and the site); leave it out")
+            if key not in known:
+                raise ConfigError(f"bundle {self.bundle.name}: --set {key}: no such id in {Path(files[0]).name}")
+            _require_plain(f"--set {key}", value)
+        _require_plain("site", self.site)
         overrides: dict[str, Any] = {"bundle_root": str(self.bundle), "site": self.site}
         if self.data is not None:
             overrides["dataset_dir"] = str(self.data)
         if output is not None:
             overrides["output_dir"] = str(output)
         overrides.update(self.overrides)
-        with quiet():
-            return ConfigWorkflow(
-                config_file=files,
-                meta_file=str(self.bundle / "configs" / "metadata.json"),
-                logging_file=False,
-                workflow_type="train",
-                **overrides,
-            )
+        return ConfigWorkflow(
+            config_file=files,
+            meta_file=str(self.bundle / "configs" / "metadata.json"),
+            logging_file=False,
+            workflow_type="train",
+            **overrides,
+        )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say in one line what was wrong: MONAI's parser wraps it, our own errors too, in its own words."""
+        try:
+            yield
+        except FedSkewError:
+            raise
+        except Exception as error:
+            cause: BaseException = error
+            while not isinstance(cause, FedSkewError) and (cause.__cause__ or cause.__context__):
+                cause = cause.__cause__ or cause.__context__ or cause
+            if isinstance(cause, FedSkewError):
+                raise cause from None
+            given = ", ".join(f"{key}={value}" for key, value in self.overrides.items())
+            reason = " ".join(str(cause).split())[:_SHOWN]
+            raise ConfigError(
+                f"bundle {self.bundle.name}, site {self.site}: cannot be opened: {type(cause).__name__}: {reason}"
+                + (f" (with {given})" if given else "")
+            ) from error
 
     def _set_network(self, parser: ConfigParser, parts: Sequence[Part], seed: int) -> None:
         if _NETWORK not in parser:
@@ -186,6 +212,20 @@ class BundleSite:
         return tuple(handler for _, handler in found if isinstance(handler, LrScheduleHandler))
 
 
+def _require_plain(what: str, value: Any) -> None:
+    """Refuse what MONAI's parser would evaluate or resolve: only the bundle itself may hold expressions."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("$", "@", "%"):
+        raise ConfigError(f"{what}={value!r}: expressions are not taken here, nor references; give a plain value")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if str(key).startswith("_"):
+                raise ConfigError(f"{what}: the key {key!r} would build an object; give plain values")
+            _require_plain(what, inner)
+    if isinstance(value, list | tuple):
+        for inner in value:
+            _require_plain(what, inner)
+
+
 def _class_name(handler: Any) -> str:
     return str(handler.get("_target_")).rpartition(".")[2] if isinstance(handler, dict) else ""
 
@@ -205,19 +245,3 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
-
-
-@contextmanager
-def _explained(where: str) -> Iterator[None]:
-    """Give our own errors from inside MONAI's parser the word again: it wraps them in RuntimeError."""
-    try:
-        yield
-    except FedSkewError:
-        raise
-    except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, FedSkewError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None:
-            raise cause from None
-        raise DataError(f"{where}: cannot be opened: {error}") from error
