@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from monai_fedskew.data.abide.sliding import n_windows, window_length
+from monai_fedskew.data.abide.sliding import LARGEST, n_windows, window_length
 from monai_fedskew.data.abide.standardise import Windows, standardise, standardised_pairs, windows_of
 from monai_fedskew.errors import ConfigError, DataError
 
@@ -78,7 +78,7 @@ def connectomes(
     A region that stands still in a window has no correlation; its edges there are 0.
 
     Args:
-        series: (volumes, regions), finite, any unit; at least as long as one window.
+        series: (volumes, regions), finite, any unit, up to 1e9 in size; at least as long as one window.
         edges: how to compute them.
         windows: numbers of the windows wanted; default all.
         threads: threads to share the windows among; the result does not depend on it.
@@ -88,7 +88,7 @@ def connectomes(
         (windows, R * (R - 1) / 2) float32.
 
     Raises:
-        DataError: the series is shorter than a window, no matrix, or not finite.
+        DataError: the series is shorter than a window, no matrix, or has values that are not finite or too large.
 
     Example:
         >>> series = np.random.default_rng(0).standard_normal((40, 4))
@@ -104,18 +104,19 @@ def scan_windows(series: Floats, edges: Edges) -> Windows:
     """Cut a series into windows, ready for `edges_of_windows`.
 
     Args:
-        series: (volumes, regions), finite; at least as long as one window.
+        series: (volumes, regions), finite, up to 1e9 in size; at least as long as one window.
         edges: how long a window is and where the next begins.
 
     Raises:
-        DataError: the series is shorter than a window, no matrix, or not finite.
+        DataError: the series is shorter than a window, no matrix, or has values that are not finite or too large.
     """
     series = np.asarray(series, np.float64)
     count = n_windows(len(series), edges.window, edges.stride)
     if series.ndim != 2 or count == 0:
         raise DataError(f"series of shape {series.shape} has no window of {edges.window} volumes")
-    if not np.isfinite(series).all():
-        raise DataError(f"series has {int((~np.isfinite(series)).sum())} values that are not finite")
+    is_fit = np.abs(series) <= LARGEST
+    if not is_fit.all():
+        raise DataError(f"series has {int((~is_fit).sum())} values that are not finite or beyond {LARGEST:.0e} in size")
     # volumes behind the last window would change the last digits of the means
     return windows_of(series[: window_length(count, edges.window, edges.stride)], edges.window, edges.stride)
 

@@ -1,9 +1,11 @@
 """Output folders that are written whole or not at all."""
 
+import glob
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from monai_fedskew.errors import ConfigError, DataError
@@ -14,6 +16,8 @@ __all__ = ["check_folders", "whole_or_nothing"]
 def check_folders(data: Path, out: Path, *, force: bool, mark: str) -> None:
     """Refuse an input folder that is absent, and an output folder that must not be replaced.
 
+    What a call that was killed left beside `out` is cleared away first.
+
     Args:
         data: input folder.
         out: output folder.
@@ -21,11 +25,20 @@ def check_folders(data: Path, out: Path, *, force: bool, mark: str) -> None:
         mark: file that only an earlier output has.
 
     Raises:
-        ConfigError: `out` exists without `force`, is no earlier output, or holds the data.
+        ConfigError: `out` exists without `force`, is no earlier output, holds the data, is a link, has no name, or lies
+            below a file.
         DataError: `data` does not exist.
     """
     if not data.is_dir():
         raise DataError(f"data folder {data} does not exist")
+    if out.name in ("", ".."):
+        raise ConfigError(f"output folder '{out}' has no name of its own; name a new folder")
+    if out.is_symlink():
+        raise ConfigError(f"output folder {out} is a symbolic link; name the folder {out.readlink()} itself")
+    above = next((path for path in out.parents if path.exists() and not path.is_dir()), None)
+    if above is not None:
+        raise ConfigError(f"output folder {out} would lie below {above}, which is a file; choose another")
+    _sweep(out)
     if not out.exists():
         return
     if not force:
@@ -48,10 +61,11 @@ def whole_or_nothing(out: Path) -> Iterator[Path]:
         ...     [path.name for path in Path(tmp).iterdir()]
         ['out']
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
+    made = [path for path in out.parents if not path.exists()]
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    temporary.mkdir()
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
         yield temporary
         if out.exists():
             old = temporary.with_name(f"{temporary.name}.old")
@@ -62,3 +76,33 @@ def whole_or_nothing(out: Path) -> Iterator[Path]:
             temporary.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        for path in made:
+            with suppress(OSError):  # holds the output, or was never made
+                path.rmdir()
+
+
+def _sweep(out: Path) -> None:
+    """Remove the temporary folders of calls for `out` that were killed; an old output that they moved comes back."""
+    pattern = re.compile(rf"\.{re.escape(out.name)}\.(\d+)(\.old)?")
+    for path in sorted(out.parent.glob(f".{glob.escape(out.name)}.*"), reverse=True):  # `.old` first
+        found = pattern.fullmatch(path.name)
+        if found is None or not path.is_dir() or path.is_symlink() or _is_running(int(found[1])):
+            continue
+        if found[2] and not out.exists():
+            path.rename(out)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    if process == os.getpid():  # in a container every call may have the same number
+        return False
+    if os.name != "posix":
+        return True  # elsewhere asking with signal 0 would end the process
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

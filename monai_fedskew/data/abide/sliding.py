@@ -5,10 +5,15 @@ import numpy.typing as npt
 
 from monai_fedskew.errors import ConfigError
 
-__all__ = ["constant_columns", "constant_in_windows", "n_windows", "window_length"]
+__all__ = ["LARGEST", "constant_columns", "constant_in_windows", "n_windows", "window_length"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+
+# Series are centred on their mean over the scan, in float64: a spike of 1e16 deviations would leave no digit of the
+# rest of its column, and so edges of 0 in every window beside it. Up to 1e9, an edge is right to 1e-6 where the column
+# has a deviation of 1e-3 or more; series in the arbitrary units of a scanner stay below 1e6.
+LARGEST = 1e9
 
 
 def n_windows(volumes: int, window: int, stride: int = 1) -> int:

@@ -1,6 +1,7 @@
 """Read ROI series in `.1D` form: one line of `#label`s, then one line of numbers a volume."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from monai_fedskew.data.abide.sliding import LARGEST
 from monai_fedskew.errors import DataError
 
 __all__ = ["Series", "count_volumes", "read_series", "write_series"]
 
 Floats = npt.NDArray[np.float64]
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 _BROKEN = "the file is truncated or damaged; fetch or write it again"
 
 
@@ -39,8 +42,9 @@ def read_series(path: Path, expected: Sequence[str], *, optional: Sequence[str] 
         optional: labels that may be there.
 
     Raises:
-        DataError: the header lacks a label or has one too many, a row has another number of values, a value is no
-            finite number, or the last line is cut off. Names the file and the label or line.
+        DataError: the header lacks a label or has one too many, a second header follows, a row has another number of
+            values, a value is no number or beyond 1e9 in size, or the last line is cut off. Names the file and the
+            label or line.
 
     Example:
         >>> import tempfile
@@ -54,14 +58,17 @@ def read_series(path: Path, expected: Sequence[str], *, optional: Sequence[str] 
     header, _, body = raw.partition(b"\n")
     labels = _labels(path, header)
     _check_labels(path, labels, expected, optional)
+    _check_comments(path, body)
     values = _fast(path, len(labels)) if body.endswith(b"\n") else None
     if values is None:
         values = _slow(path, body, len(labels))
-    if not np.isfinite(values).all():
-        row, column = (int(k[0]) for k in np.nonzero(~np.isfinite(values)))
-        raise DataError(
-            f"{path}, line {row + 2}: the value of label {labels[column]} is {values[row, column]}; {_BROKEN}"
-        )
+    is_fit = np.abs(values) <= LARGEST
+    if not is_fit.all():
+        row, column = (int(k[0]) for k in np.nonzero(~is_fit))
+        value = values[row, column]
+        line = [number for number, text in enumerate(_lines(body), start=2) if text.strip()][row]
+        what = f"; sizes up to {LARGEST:.0e} can be correlated" if np.isfinite(value) else ""
+        raise DataError(f"{path}, line {line}: the value of label {labels[column]} is {value}{what}; {_BROKEN}")
     return Series(labels, values, hashlib.sha256(raw).hexdigest())
 
 
@@ -107,6 +114,20 @@ def _check_labels(path: Path, labels: Sequence[str], expected: Sequence[str], op
         raise DataError(f"{path}, line 1: the header has {_some(twice)} more than once; {_BROKEN}")
 
 
+def _check_comments(path: Path, body: bytes) -> None:
+    if b"#" not in body:
+        return
+    line = next(number for number, text in enumerate(_lines(body), start=2) if "#" in text)
+    raise DataError(
+        f"{path}, line {line}: a # after the header in line 1: the file was appended to another or to itself, or has "
+        "comments; write one header and one line a volume"
+    )
+
+
+def _lines(body: bytes) -> list[str]:
+    return body.decode("utf-8", "replace").splitlines()
+
+
 def _some(labels: Sequence[str]) -> str:
     shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
     return f"label {shown}" if len(labels) == 1 else f"{len(labels)} labels ({shown})"
@@ -124,9 +145,9 @@ def _fast(path: Path, columns: int) -> Floats | None:
 def _slow(path: Path, body: bytes, columns: int) -> Floats:
     """Parse line by line, to say which line is wrong."""
     rows = []
-    for number, line in enumerate(body.decode("utf-8", "replace").splitlines(), start=2):
+    for number, line in enumerate(_lines(body), start=2):
         words = line.split()
-        if not words or words[0].startswith("#"):
+        if not words:
             continue
         if len(words) != columns:
             raise DataError(
@@ -141,7 +162,6 @@ def _slow(path: Path, body: bytes, columns: int) -> Floats:
 
 
 def _number(path: Path, line: int, word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise DataError(f"{path}, line {line}: {word[:20]!r} is no number; {_BROKEN}") from None
+    if not _NUMBER.fullmatch(word):  # float would also take 1_000 and digits of other scripts
+        raise DataError(f"{path}, line {line}: {word[:20]!r} is no number; {_BROKEN}")
+    return float(word)

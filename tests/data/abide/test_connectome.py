@@ -81,10 +81,11 @@ def test_a_still_region_has_edges_of_zero() -> None:
     np.testing.assert_allclose(got[:, ~touches], plain(others, 32), atol=1e-5, rtol=1e-6)
 
 
-def test_a_quiet_window_after_a_loud_one_keeps_its_digits() -> None:
-    """A spike a million times the signal earlier in the scan does not disturb later windows."""
+@pytest.mark.parametrize("spike", [1e6, 9e8])
+def test_a_quiet_window_after_a_loud_one_keeps_its_digits(spike: float) -> None:
+    """A spike of up to the largest size earlier in the scan does not disturb later windows."""
     series = np.random.default_rng(0).standard_normal((120, 4))
-    series[3] += 1e6
+    series[3] += spike
     np.testing.assert_allclose(connectomes(series, Edges(32))[10:], plain(series[10:], 32), atol=1e-5)
 
 
@@ -125,6 +126,10 @@ def test_bad_input_is_refused() -> None:
         connectomes(np.zeros((20, 3)))
     with pytest.raises(DataError, match="1 values that are not finite"):
         connectomes(np.where(np.eye(40, 3) * np.arange(40)[:, None] == 2, np.nan, 1.0), Edges(32))
+    spike = np.random.default_rng(0).standard_normal((40, 3))
+    spike[3, 1] = 1e38  # would leave its column 0 in the windows after it
+    with pytest.raises(DataError, match=r"1 values that are not finite or beyond 1e\+09 in size"):
+        connectomes(spike)
     with pytest.raises(ConfigError, match="window=2: a correlation needs at least 3"):
         Edges(2)
     with pytest.raises(ConfigError, match="stride=0"):
