@@ -16,7 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["abide"]
 
-_FOLDER = click.Path(path_type=Path)
+
+class _Folder(click.Path):
+    """A folder that must have a name: Path("") would mean the current one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the name is empty; give a folder, or . for this one", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_FOLDER = _Folder(path_type=Path)
 _SITE = click.option("--site", "sites", multiple=True, metavar="S", help="Only this site; may be repeated.")
 _QUALITY = click.option(
     "--quality/--all-subjects",
@@ -86,6 +96,9 @@ def extract(data: Path, atlas: Path, labels: Path, mask: Path | None, out: Path,
 
     with _progress("extract") as progress:
         done = run(data, atlas, labels, out, mask=mask, force=force, progress=progress)
+    if done.unnamed:
+        shown = ", ".join(str(label) for label in done.unnamed[:10]) + (", ..." if len(done.unnamed) > 10 else "")
+        click.echo(f"left out {len(done.unnamed)} labels of the atlas that {labels.name} does not name: {shown}")
     for name, still in done.flat.items():
         click.echo(f"constant ROI {', '.join(still)} (no signal inside the field of view): {name}")
     click.echo(f"{len(done.files)} scans in {done.folder}, {len(done.flat)} with a constant ROI")

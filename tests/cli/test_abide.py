@@ -89,6 +89,7 @@ def test_options_reach_the_manifest(data: Path, tmp_path: Path) -> None:
         (["{data}", "--window", "2"], 2, "window=2"),
         (["{data}", "--protocol", "fedbn"], 2, "needs the samples UCLA_1, USM"),
         (["{data}", "--site", "OHSU"], 1, "no subject is left of 1"),
+        (["{data}", "--site", "NYU", "--site", "NYU"], 2, "site NYU is named 2 times"),
         (["{tmp}/nowhere"], 1, "does not exist"),
         (["{tmp}/empty"], 1, "empty: no phenotypic table"),
     ],
@@ -160,6 +161,35 @@ def test_input_that_cannot_be_used_ends_in_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
+@pytest.mark.parametrize("command", ["fetch", "extract", "prepare"])
+def test_an_empty_name_is_no_folder(command: str) -> None:
+    """'' does not mean the current folder."""
+    result = run(command, "")
+    assert result.exit_code == 2
+    assert "the name is empty; give a folder, or . for this one" in result.output
+
+
+def test_an_empty_output_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--out '' is a wrong call, also with --force."""
+    with pytest.raises(SystemExit, match="^2$"):
+        main(["abide", "prepare", str(data), "--out", "", "--force"])
+    assert capsys.readouterr().err.strip()
+
+
+def test_a_name_of_a_site_cannot_leave_the_output(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SITE_ID '../evil' ends in one line and writes nothing."""
+    table = data / "pheno.csv"
+    table.write_text(table.read_text().replace(",OHSU,", ",../evil,"))
+    with pytest.raises(SystemExit, match="^1$"):
+        main(["abide", "prepare", str(data), "--out", str(tmp_path / "out")])
+    error = capsys.readouterr().err
+    assert "pheno.csv, line 6: SITE_ID is '../evil'" in error
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
 def test_an_existing_folder_needs_force(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second call ends with exit code 2 and one line, and changes nothing; with --force it replaces the folder."""
     words = ["prepare", data, "--site", "NYU", "--out", tmp_path / "out"]
@@ -212,10 +242,10 @@ def test_prepare_needs_no_torch(data: Path, tmp_path: Path) -> None:
 def test_extract_names_flat_regions(tmp_path: Path) -> None:
     """Extract reports the region without signal, and writes what prepare reads."""
     (tmp_path / "scans").mkdir()
-    signal = np.random.default_rng(0).standard_normal((3, 1, 1, 12)).astype(np.float32)
+    signal = np.random.default_rng(0).standard_normal((4, 1, 1, 12)).astype(np.float32)
     signal[2] = 0
     nibabel.save(nibabel.Nifti1Image(signal, np.eye(4)), tmp_path / "scans" / "A_0000001.nii.gz")
-    atlas = nibabel.Nifti1Image(np.array([1, 2, 3], np.int16).reshape(3, 1, 1), np.eye(4))
+    atlas = nibabel.Nifti1Image(np.array([1, 2, 3, 9], np.int16).reshape(4, 1, 1), np.eye(4))
     nibabel.save(atlas, tmp_path / "atlas.nii.gz")
     (tmp_path / "labels.csv").write_text("index,name\n1,a\n2,b\n3,c\n")
     words = ["--atlas", tmp_path / "atlas.nii.gz", "--labels", tmp_path / "labels.csv", "--out", tmp_path / "out"]
@@ -223,13 +253,14 @@ def test_extract_names_flat_regions(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "constant ROI 3 (no signal inside the field of view): A_0000001_rois_atlas.1D" in result.output
     assert "1 scans in" in result.output
+    assert "left out 1 labels of the atlas that labels.csv does not name: 9" in result.output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["A_0000001_rois_atlas.1D", "regions.csv"]
 
 
 def test_extract_of_broken_input_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An atlas that is no NIfTI file: exit code 1, one line with its name, nothing written."""
     (tmp_path / "scans").mkdir()
-    signal = np.random.default_rng(0).standard_normal((3, 1, 1, 12)).astype(np.float32)
+    signal = np.random.default_rng(0).standard_normal((4, 1, 1, 12)).astype(np.float32)
     nibabel.save(nibabel.Nifti1Image(signal, np.eye(4)), tmp_path / "scans" / "A_0000001.nii.gz")
     (tmp_path / "atlas.nii.gz").write_text("no image")
     (tmp_path / "labels.csv").write_text("index,name\n1,a\n")

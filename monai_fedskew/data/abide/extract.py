@@ -7,12 +7,9 @@ their ratio is the region's mean over valid voxels. Bringing the atlas onto the 
 lose small regions; averaging without weights would count background and NaN as zero.
 """
 
-import csv
-import logging
 import re
 import shutil
 import warnings
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +20,10 @@ import numpy.typing as npt
 
 from monai_fedskew.data.abide.atlas import write_regions
 from monai_fedskew.data.abide.folders import check_folders, whole_or_nothing
+from monai_fedskew.data.abide.images import image_values, label_values, load_image, load_mask, load_scan
+from monai_fedskew.data.abide.parcellation import atlas_regions
 from monai_fedskew.data.abide.sliding import constant_columns
 from monai_fedskew.data.abide.timeseries import write_series
-from monai_fedskew.data.manifest import Region
 from monai_fedskew.errors import DataError
 
 __all__ = ["Extracted", "extract", "region_means"]
@@ -34,16 +32,23 @@ Progress = Callable[[int, int, str], None]
 Floats = npt.NDArray[np.float64]
 _VOLUMES = 16  # brought onto the atlas's grid at once
 _NIFTI = re.compile(r"\.nii(\.gz)?$")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """Names of the `files` written, and the labels of a file whose column is `flat`: no valid voxel, or no signal."""
+    """What was written.
+
+    Args:
+        folder: where it is.
+        files: names of the files written.
+        flat: by file, the labels whose column is flat: no valid voxel, or no signal.
+        unnamed: labels of the atlas that the table does not name, and that are left out.
+    """
 
     folder: Path
     files: tuple[str, ...]
     flat: dict[str, tuple[str, ...]]
+    unnamed: tuple[int, ...] = ()
 
 
 def extract(
@@ -69,8 +74,8 @@ def extract(
 
     Raises:
         ConfigError: `out` exists.
-        DataError: no scan, a scan that is not 4D, an atlas, mask or table that cannot be read, or a label that the
-            atlas lacks or the table has twice.
+        DataError: no scan, a scan that is not 4D or has fewer than 3 volumes, an atlas, mask or table that cannot be
+            read or used, or a label that the atlas lacks or the table has twice.
 
     Example:
         >>> extract(Path("scans"), Path("aal.nii.gz"), Path("aal.csv"), Path("series"))  # doctest: +SKIP
@@ -82,13 +87,11 @@ def extract(
     for path, name in zip(scans, names, strict=True):
         if names.count(name) > 1:
             raise DataError(f"{path}: another scan below {data} is named {name} too; FILE_IDs must differ")
-        _load(path, 4)  # the header only: a scan that is none stops the work before it begins
-    atlas_image = _load(Path(atlas), 3)
-    regions = _regions(atlas, atlas_image, labels)
-    mask_image = _load(Path(mask), 3) if mask else None
-    if mask and mask_image is not None:
-        _values(Path(mask), mask_image)
-    tag = re.sub(r"[^A-Za-z0-9]", "", _NIFTI.sub("", Path(atlas).name))
+        load_scan(path)  # the header only: a scan that is none stops the work before it begins
+    atlas_image = load_image(Path(atlas), 3)
+    regions, unnamed = atlas_regions(Path(atlas), atlas_image, Path(labels))
+    mask_image = load_mask(Path(mask)) if mask else None
+    tag = re.sub(r"[^A-Za-z0-9]", "", _NIFTI.sub("", Path(atlas).name)) or "atlas"
     flat: dict[str, tuple[str, ...]] = {}
     with whole_or_nothing(out) as folder:
         write_regions(folder / "regions.csv", regions)
@@ -101,7 +104,7 @@ def extract(
         progress(len(scans), len(scans), "")
         for table in (path for path in data.rglob("*.csv") if "pheno" in path.name.lower()):
             shutil.copy(table, folder / table.name)
-    return Extracted(out, tuple(flat), {name: still for name, still in flat.items() if still})
+    return Extracted(out, tuple(flat), {name: still for name, still in flat.items() if still}, unnamed)
 
 
 def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) -> tuple[Floats, list[int]]:
@@ -118,20 +121,20 @@ def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) ->
         column is flat.
 
     Raises:
-        DataError: the file is no 4D image or cannot be read.
+        DataError: the file is no 4D image of at least 3 volumes, or cannot be read.
     """
     import nibabel
     from nilearn.image import resample_to_img
     from nilearn.maskers import NiftiLabelsMasker
 
-    image = _load(path, 4)
-    data = _values(path, image).astype(np.float32, copy=False)
+    image = load_scan(path)
+    data = image_values(path, image).astype(np.float32, copy=False)
     is_valid = np.isfinite(data).all(axis=3) & (data != data[..., :1]).any(axis=3)
     weights: npt.NDArray[np.float32] = np.asarray(is_valid, np.float32)
     if mask is not None:
         first = nibabel.Nifti1Image(weights, image.affine)
         weights[~(np.asarray(_resample(resample_to_img, mask, first, "nearest").dataobj) > 0)] = 0
-    wanted = np.asarray(atlas.dataobj).astype(np.int32)
+    wanted = label_values(path, atlas)
     wanted[~np.isin(wanted, labels)] = 0
     grid = nibabel.Nifti1Image(wanted, atlas.affine)
     masker = NiftiLabelsMasker(grid, resampling_target=None, standardize=None, reports=False)
@@ -152,29 +155,6 @@ def region_means(path: Path, atlas: Any, labels: list[int], mask: Any = None) ->
     return means, [label for label, still in zip(labels, constant_columns(means), strict=True) if still]
 
 
-def _load(path: Path, dimensions: int) -> Any:
-    """Open a NIfTI file, reading its header only."""
-    import nibabel
-    from nibabel.filebasedimages import ImageFileError
-
-    try:
-        image = nibabel.load(path)
-    except (ImageFileError, OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as NIfTI ({error}); the file is truncated or damaged") from error
-    shape: tuple[int, ...] = getattr(image, "shape", ())
-    if len(shape) != dimensions:
-        what = "(x, y, z, volumes)" if dimensions == 4 else "(x, y, z)"
-        raise DataError(f"{path}: expected a {dimensions}D image {what}, found shape {shape}")
-    return image
-
-
-def _values(path: Path, image: Any) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(image.dataobj)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as NIfTI ({error}); the file is truncated or damaged") from error
-
-
 def _resample(resample: Callable[..., Any], image: Any, target: Any, interpolation: str) -> Any:
     same = image.shape[:3] == target.shape[:3] and np.allclose(image.affine, target.affine)
     if same:
@@ -191,50 +171,3 @@ def _scans(data: Path, others: set[Path], out: Path) -> list[Path]:
     if not scans:
         raise DataError(f"{data}: no NIfTI file (*.nii, *.nii.gz) in it")
     return scans
-
-
-def _regions(atlas: Path, image: Any, table: Path) -> tuple[Region, ...]:
-    from nibabel.affines import apply_affine
-
-    values = _values(Path(atlas), image)
-    names = _names(table)
-    present = {int(value) for value in np.unique(values) if value != 0}
-    lost = sorted(set(names) - present)
-    if lost:
-        raise DataError(
-            f"{atlas}: label {lost[0]} of {table} is not in the atlas ({len(lost)} of {len(names)} missing)"
-        )
-    extra = sorted(present - set(names))
-    if extra:
-        _log.info("left out %d labels of the atlas that %s does not name (first: %d)", len(extra), table.name, extra[0])
-    regions = []
-    for label in sorted(names):
-        x, y, z = apply_affine(image.affine, np.argwhere(values == label).mean(axis=0))
-        regions.append(Region(str(label), names[label], (float(x), float(y), float(z))))
-    return tuple(regions)
-
-
-def _names(table: Path) -> dict[int, str]:
-    names: dict[int, str] = {}
-    try:
-        with table.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            column = next((name for name in ("label", "index") if name in (reader.fieldnames or ())), None)
-            if column is None:
-                found = ", ".join(reader.fieldnames or ()) or "nothing"
-                raise DataError(f"{table}: column 'label' (or 'index') is missing; found {found}")
-            for row in reader:
-                label = int(row[column])
-                if label in names:
-                    raise DataError(f"{table}: label {label} appears twice (line {reader.line_num}); keep one")
-                names[label] = (row.get("name") or "").strip()
-    except DataError:
-        raise
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{table}: cannot be read as CSV ({error})") from error
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{table}: labels must be whole numbers ({error})") from error
-    names.pop(0, None)
-    if not names:
-        raise DataError(f"{table}: no label in it")
-    return names

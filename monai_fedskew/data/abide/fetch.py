@@ -8,12 +8,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from monai_fedskew.data.abide.atlas import STRAY_LABEL, harvard_oxford
-from monai_fedskew.data.abide.phenotypes import Person, pick_sites, read_table
+from monai_fedskew.data.abide.phenotypes import Person, check_choice, pick_sites, read_table
 from monai_fedskew.data.abide.scans import usual_volumes
 from monai_fedskew.data.abide.timeseries import count_volumes, read_series
-from monai_fedskew.errors import DataError
+from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["Fetched", "fetch"]
 
@@ -64,13 +65,15 @@ def fetch(
         progress: called with the number of files done, of all, and the newest name.
 
     Raises:
-        ConfigError: an unknown site or protocol.
+        ConfigError: an unknown site or protocol, or no URL; found before anything is fetched where possible.
         DataError: a transfer failed or broke off, or a file arrived damaged. Names the file; nothing damaged stays.
 
     Example:
         >>> fetch(Path("abide"), sites=("NYU",))  # doctest: +SKIP
     """
     data = Path(data)
+    check_choice(sites, protocol, merge=False)
+    _check_url(url)
     people = _fetch_table(data, url, quality_checked)
     chosen = pick_sites({person.sample for person in people}, sites, protocol, merge=False)
     samples = set().union(*chosen.values())
@@ -91,6 +94,18 @@ def fetch(
     return Fetched(data, len(wanted), new, tuple(repaired), _shorter(data, wanted))
 
 
+def _check_url(url: str | None) -> None:
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port that is no number
+        is_url = False
+    if not is_url or not url.isprintable() or " " in url:
+        raise ConfigError(f"url={url!r} is no address of a server; give one such as https://example.org/abide")
+
+
 def _is_scan(person: Person) -> bool:
     return not person.problem or person.problem.startswith("DX_GROUP")
 
@@ -109,6 +124,8 @@ def _fetch_table(data: Path, url: str | None, quality_checked: bool) -> tuple[Pe
 
 
 def _fetch_series(data: Path, person: Person, path: Path, url: str | None, state: str) -> None:
+    if not (person.id.isascii() and person.id.isdecimal()):
+        raise DataError(f"{data / _TABLE}: SUB_ID {person.id!r} is no number, so its scan cannot be fetched")
     try:
         _call_nilearn(data, path, url, int(person.id), state)
         read_series(path, [region.label for region in harvard_oxford()], optional=(STRAY_LABEL,))
@@ -139,10 +156,14 @@ def _call_nilearn(data: Path, path: Path, url: str | None, subject: int | None, 
             **one,
         )
     except requests.RequestException as error:
-        raise DataError(f"{path.name}: the transfer failed ({error}); {state}") from error
+        raise DataError(f"{path.name}: the transfer failed ({_one_line(error)}); {state}") from error
     except (ValueError, KeyError, OSError) as error:
         # nilearn reads what it fetched: a damaged file fails there
-        raise DataError(f"{path}: damaged or not written ({error})") from error
+        raise DataError(f"{path}: damaged or not written ({_one_line(error)})") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _is_whole(path: Path) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -114,7 +114,7 @@ def prepare(
 
     Raises:
         ConfigError: `out` exists, or an unknown site or protocol.
-        DataError: no usable input, or a damaged file.
+        DataError: no usable input, a damaged file, or one scan for two subjects.
 
     Example:
         >>> prepare(Path("abide"), Path("prepared"), Options(protocol="fedbn"))  # doctest: +SKIP
@@ -142,10 +142,24 @@ def prepare(
         if not any(manifest.subjects for manifest in manifests):
             first = next((f"; first: {m.excluded[0].id}: {m.excluded[0].reason}" for m in manifests if m.excluded), "")
             raise DataError(f"{data}: no subject is left of {total}{first}")
+        _refuse_copies(manifests, table.name)
         if is_pcp:
             _log.info("dropped label %s", _STRAY)
         write_report(folder, tuple(manifests), _call(options, data))
     return tuple(manifests)
+
+
+def _refuse_copies(manifests: Iterable[SiteManifest], table: str) -> None:
+    """Refuse a scan that is there twice under two names: its windows could be on both sides of a split."""
+    seen: dict[str, str] = {}
+    for manifest in manifests:
+        for name, digest in manifest.sources.items():
+            other = seen.setdefault(digest, name) if name != table else name
+            if other != name:
+                raise DataError(
+                    f"site {manifest.site}: {name} has the content of {other}: one scan cannot be two subjects'; "
+                    "remove the copy, or get the file again"
+                )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from monai_fedskew.data.abide.connectome import Edges, Estimator, edges_of_windows, scan_windows
 from monai_fedskew.data.abide.standardise import Windows
 from monai_fedskew.data.manifest import DATA_FILES, SiteManifest, series_lengths
-from monai_fedskew.errors import DataError
+from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["CACHE_BYTES", "ScanCache", "edges_of", "read_rows"]
 
@@ -86,12 +86,18 @@ def read_rows(
 
 
 def edges_of(manifest: SiteManifest) -> Edges:
-    """Return how the edges of a site were, or are to be, computed."""
-    notes: dict[str, Any] = dict(manifest.notes)
-    return Edges(
-        window=manifest.window,
-        stride=manifest.stride,
-        estimator=cast(Estimator, manifest.estimator),
-        fisher_z=notes.get("fisher_z", "yes") == "yes",
-        clip_negative=notes.get("clip_negative", "no") == "yes",
-    )
+    """Return how the edges of a site were, or are to be, computed.
+
+    Raises:
+        DataError: the manifest names another estimator than there is, or a window too short.
+    """
+    try:
+        return Edges(
+            window=manifest.window,
+            stride=manifest.stride,
+            estimator=cast(Estimator, manifest.estimator),
+            fisher_z=manifest.notes.get("fisher_z", "yes") == "yes",
+            clip_negative=manifest.notes.get("clip_negative", "no") == "yes",
+        )
+    except ConfigError as error:
+        raise DataError(f"site {manifest.site}: manifest.json: {error}; prepare the data again") from error

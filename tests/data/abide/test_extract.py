@@ -136,7 +136,7 @@ def test_wrong_input_is_named(lost: tuple[Path, Path, np.ndarray], tmp_path: Pat
     with pytest.raises(DataError, match="wrong.csv: column 'label'"):
         extract(tmp_path / "scans", atlas, wrong, tmp_path / "out")
     wrong.write_text("label\nx\n")
-    with pytest.raises(DataError, match="wrong.csv: labels must be whole numbers"):
+    with pytest.raises(DataError, match="wrong.csv, line 2: labels must be whole numbers, found 'x'"):
         extract(tmp_path / "scans", atlas, wrong, tmp_path / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: no NIfTI file"):
@@ -178,3 +178,80 @@ def test_a_broken_image_or_table_is_named(lost: tuple[Path, Path, np.ndarray], t
     with pytest.raises(DataError, match="binary.csv: cannot be read as CSV"):
         extract(scans, atlas, tmp_path / "binary.csv", out)
     assert not out.exists()
+
+
+def test_an_atlas_holds_labels(lost: tuple[Path, Path, np.ndarray], tmp_path: Path) -> None:
+    """NaN, 2.5 and 3e9 are no labels and are not cut to one; a folder or text is no image; 9.999 is 10."""
+    atlas, table, signal = lost
+    save(tmp_path / "scans/a.nii.gz", signal)
+    whole = np.asarray(nibabel.load(atlas).dataobj).astype(np.float32)
+    for value in (np.nan, 2.5, 3e9, -np.inf):
+        values = whole.copy()
+        values[1, 2, 3] = value
+        with pytest.raises(
+            DataError, match=r"float.nii.gz: voxel \(1, 2, 3\) is .* \(1 such voxels\); an atlas holds whole"
+        ):
+            extract(tmp_path / "scans", save(tmp_path / "float.nii.gz", values, 1), table, tmp_path / "out")
+    with pytest.raises(DataError, match="scans: is a folder; name a NIfTI file"):
+        extract(tmp_path / "scans", tmp_path / "scans", table, tmp_path / "out")
+    with pytest.raises(DataError, match="labels.csv: cannot be read as NIfTI"):
+        extract(tmp_path / "scans", table, table, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    done = extract(tmp_path / "scans", save(tmp_path / "float.nii.gz", whole - 0.001, 1), table, tmp_path / "out")
+    assert done.flat == {}
+
+
+@pytest.mark.parametrize(("value", "fault"), [(0.0, "is singular"), (np.nan, "has values that are not finite")])
+def test_images_need_a_place_in_space(
+    lost: tuple[Path, Path, np.ndarray], tmp_path: Path, value: float, fault: str
+) -> None:
+    """A singular affine, or one with NaN, is one error for scan, atlas and mask."""
+    atlas, table, signal = lost
+
+    def nowhere(path: Path, values: np.ndarray) -> Path:
+        path.parent.mkdir(exist_ok=True)
+        image = nibabel.Nifti1Image(values, None)
+        image.header["sform_code"] = 1
+        for row, name in enumerate(("srow_x", "srow_y", "srow_z")):
+            image.header[name] = np.diag([value, 1, 1, 1])[row]
+        nibabel.save(image, path)
+        return path
+
+    save(tmp_path / "scans/a.nii.gz", signal)
+    bad = nowhere(tmp_path / "bad.nii.gz", np.ones((12, 12, 12), np.int16))
+    with pytest.raises(DataError, match=f"bad.nii.gz: the affine {fault}"):
+        extract(tmp_path / "scans", bad, table, tmp_path / "out")
+    with pytest.raises(DataError, match=f"bad.nii.gz: the affine {fault}"):
+        extract(tmp_path / "scans", atlas, table, tmp_path / "out", mask=bad)
+    nowhere(tmp_path / "more/scan.nii.gz", signal)
+    with pytest.raises(DataError, match=f"scan.nii.gz: the affine {fault}"):
+        extract(tmp_path / "more", atlas, table, tmp_path / "out")
+
+
+def test_a_scan_of_one_volume_and_an_empty_mask_are_named(lost: tuple[Path, Path, np.ndarray], tmp_path: Path) -> None:
+    """Both would give flat columns only."""
+    atlas, table, signal = lost
+    save(tmp_path / "scans/a.nii.gz", signal)
+    mask = save(tmp_path / "mask.nii.gz", np.full((4, 4, 4), np.nan, np.float32))
+    with pytest.raises(DataError, match="mask.nii.gz: no voxel of the mask is above 0"):
+        extract(tmp_path / "scans", atlas, table, tmp_path / "out", mask=mask)
+    save(tmp_path / "scans/a.nii.gz", signal[..., :1])
+    with pytest.raises(DataError, match="a.nii.gz: 1 volume in the scan, a series needs at least 3"):
+        extract(tmp_path / "scans", atlas, table, tmp_path / "out")
+
+
+def test_tables_of_other_encodings(lost: tuple[Path, Path, np.ndarray], tmp_path: Path) -> None:
+    """UTF-8 with a byte order mark is read; latin-1, UTF-16 and a folder are one error each."""
+    atlas, table, signal = lost
+    save(tmp_path / "scans/a.nii.gz", signal)
+    text = "label,name\n10,Cortex é\n101,b\n"
+    for encoding, message in (("latin-1", "byte 0xe9 is not UTF-8"), ("utf-16", "byte 0xf[ef] is not UTF-8")):
+        table.write_bytes(text.encode(encoding))
+        with pytest.raises(DataError, match=f"labels.csv: cannot be read as CSV: {message}"):
+            extract(tmp_path / "scans", atlas, table, tmp_path / "out")
+    with pytest.raises(DataError, match="scans: cannot be read as CSV .*directory"):
+        extract(tmp_path / "scans", atlas, tmp_path / "scans", tmp_path / "out")
+    table.write_bytes(text.encode("utf-8-sig"))
+    done = extract(tmp_path / "scans", atlas, table, tmp_path / "out")
+    assert done.unnamed == (802, 3455)
+    assert "10,Cortex é," in (tmp_path / "out/regions.csv").read_text(encoding="utf-8")

@@ -154,3 +154,31 @@ def test_no_server_is_one_error(tmp_path: Path) -> None:
     """A refused connection names the table."""
     with pytest.raises(DataError, match=f"{TABLE}: the transfer failed"):
         fetch(tmp_path / "fetched", url="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://h:x", "ftp://host/a", "file:///tmp", "http://a b"])
+def test_a_wrong_address_is_a_wrong_call(tmp_path: Path, url: str) -> None:
+    """It is refused before anything is asked for or written."""
+    with pytest.raises(ConfigError, match=f"url='{url}' is no address of a server"):
+        fetch(tmp_path / "fetched", url=url)
+    assert not (tmp_path / "fetched").exists()
+
+
+def test_a_wrong_choice_is_found_before_the_network(server: Server, tmp_path: Path) -> None:
+    """A site the protocol has not, a site twice, and an unknown protocol ask the server for nothing."""
+    for sites, protocol, message in (
+        (("MIT",), "fedbn", "site 'MIT' is unknown; protocol fedbn has NYU, UCLA, UM, USM"),
+        (("NYU", "NYU"), None, "site NYU is named 2 times"),
+        ((), "x", "protocol 'x' is unknown"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            fetch(tmp_path / "fetched", sites=sites, protocol=protocol, url=server.url)
+    assert server.asked == []
+
+
+def test_an_error_of_the_transfer_is_one_line(server: Server, tmp_path: Path) -> None:
+    """Whatever the reason says, and however many lines it has."""
+    (server.source / "ABIDE_pcp" / TABLE).write_bytes(b"\xff\xfe\n\x00" * 50)
+    with pytest.raises(DataError, match="Phenotypic") as error:
+        fetch(tmp_path / "fetched", url=server.url)
+    assert "\n" not in str(error.value)

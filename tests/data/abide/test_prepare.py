@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 import logging
 import shutil
@@ -229,6 +230,23 @@ def cut(path: Path) -> None:
 def relabel(path: Path) -> None:
     """Rename a label in the header."""
     path.write_text(path.read_text().replace("#4802", "#4803", 1))
+
+
+def test_one_scan_under_two_names_is_refused(study: Study, tmp_path: Path) -> None:
+    """A copy, also at another site, would put the same windows on both sides of a split with another label."""
+    data = study({"NYU": [36], "USM": [36]})
+    shutil.copy(scan(data, "NYU_0000001"), scan(data, "USM_0000002"))
+    with pytest.raises(DataError, match="site USM: USM_0000002_rois_ho.1D has the content of NYU_0000001_rois_ho.1D"):
+        prepare(data, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_series_store_of_an_unknown_estimator_is_one_error(study: Study, tmp_path: Path) -> None:
+    """A manifest that names what this version cannot compute says so, with the site."""
+    prepare(study({"NYU": [36]}), tmp_path / "out", Options(store="series"))
+    site = dataclasses.replace(read_manifest(tmp_path / "out/NYU"), estimator="kendall")
+    with pytest.raises(DataError, match="site NYU: manifest.json: estimator='kendall'"):
+        read_rows(tmp_path / "out/NYU", site, np.array([0]))
 
 
 @pytest.mark.parametrize(
