@@ -142,7 +142,6 @@ class _Scratch:
     """Arrays used again for every chunk: fresh ones would cost as much as the arithmetic."""
 
     z: Rows
-    squares: Rows
     blocks: tuple[tuple[int, int, Rows], ...]
     size: Rows
     is_steep: npt.NDArray[np.bool_]
@@ -156,8 +155,8 @@ class _Scratch:
         cuts = [*range(0, regions, _BLOCK), regions]
         blocks = tuple((a, b, np.empty((chunk, b - a, regions - a), np.float32)) for a, b in pairwise(cuts))
         shape = (chunk, regions * (regions - 1) // 2)
-        z, squares = (np.empty((chunk, window, regions), np.float32) for _ in range(2))
-        new = _Scratch(z, squares, blocks, np.empty(shape, np.float32), np.empty(shape, bool))
+        z = np.empty((chunk, window, regions), np.float32)
+        new = _Scratch(z, blocks, np.empty(shape, np.float32), np.empty(shape, bool))
         _kept.scratch = new
         return new
 
@@ -189,7 +188,7 @@ def _run(tasks: list[Callable[[], None]]) -> None:
 def _multiply(windows: Windows, scratch: _Scratch, part: slice) -> None:
     """Standardise windows and multiply; blocks of rows spare most of the lower triangle."""
     z = scratch.z[part]
-    standardise(windows, z, scratch.squares[part])
+    standardise(windows, z)
     for start, stop, block in scratch.blocks:
         np.matmul(z[:, :, start:stop].transpose(0, 2, 1), z[:, :, start:], out=block[part])
 

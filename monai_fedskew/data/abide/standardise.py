@@ -57,21 +57,18 @@ def windows_of(series: Floats, window: int, stride: int) -> Windows:
     return Windows(_cut(x, window, stride), _cut(x.astype(np.float32), window, stride), still)
 
 
-def standardise(windows: Windows, z: Rows, scratch: Rows) -> None:
+def standardise(windows: Windows, z: Rows) -> None:
     """Standardise every column of every window; a column that stands still becomes 0.
 
     Args:
         windows: n of them.
         z: receives the result, (n, volumes, regions).
-        scratch: of the same shape; overwritten.
     """
     size = z.shape[1]
-    ones = np.ones((1, size), np.float32)
     # a product with ones is a sum over volumes, several times as fast as `sum`
-    means = np.matmul(ones / size, windows.single)
+    means = np.matmul(np.full((1, size), 1 / size, np.float32), windows.single)
     np.subtract(windows.single, means, out=z)
-    np.multiply(z, z, out=scratch)
-    squares = np.matmul(ones, scratch)[:, 0]
+    squares = np.einsum("tvr,tvr->tr", z, z)
     is_far = (size * np.square(means[:, 0]) > _FAR**2 * squares) | (squares < np.finfo(np.float32).tiny)
     for k in np.flatnonzero((is_far & ~windows.is_still).any(axis=1)).tolist():
         centred = windows.values[k] - windows.values[k].mean(axis=0)
