@@ -38,7 +38,7 @@ def test_torchrun_of_a_bundle_is_the_simulator_bit_for_bit(data, tmp_path) -> No
     done = subprocess.run(call, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[:4000] + done.stderr[-500:]
 
-    sources = {site: BundleSite(bundle, site, data / site, {"in_features": 66}) for site in SITES}
+    sources = {site: BundleSite(bundle, site, data / site, {"in_features": 66, "fold": SEED % 5}) for site in SITES}
     settings = Settings(rounds=ROUNDS, local_epochs=EPOCHS, seed=SEED)
     outcome = simulate(parse("fedbn+fedprox:mu=0.5", METHODS), sources, settings)
 
