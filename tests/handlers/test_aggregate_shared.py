@@ -91,11 +91,7 @@ def test_private_entries_may_differ(played) -> None:
 @pytest.mark.parametrize(
     ("scenario", "message"),
     [
-        (
-            "shapes",
-            "StateError: AggregateShared: rank 1, S1: network: 0.bias is float32 (4,), but at rank 0, S0, it is float32 "
-            "(3,)",
-        ),
+        ("shapes", "StateError: AggregateShared: rank 1, S1: network: 0.bias is float32 (4,), but at rank 0, S0"),
         ("keys", "StateError: AggregateShared: rank 1, S1: network has 2 unknown keys (4.bias, 4.weight)"),
         ("every", "ConfigError: AggregateShared: rank 1, S1: every=2, but 1 on rank 0, S0; give all ranks the same"),
         ("epochs", "ConfigError: AggregateShared: rank 1, S1: max_epochs=2, but 1 on rank 0, S0"),
