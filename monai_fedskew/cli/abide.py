@@ -140,7 +140,7 @@ def extract(data: Path, atlas: Path, labels: Path, mask: Path | None, out: Path,
 @click.option(
     "--threads",
     type=click.IntRange(1),
-    default=2,
+    default=1,
     show_default=True,
     help="Threads that read and compute, beside one that writes; no influence on the result.",
 )

@@ -30,9 +30,10 @@ class Digest:
 
     crc: int = 0
 
-    def add(self, rows: npt.NDArray[Any]) -> None:
-        """Take in the next rows."""
-        self.crc = zlib.crc32(np.ascontiguousarray(rows).data.cast("B"), self.crc)
+    def add(self, rows: npt.NDArray[Any] | memoryview) -> None:
+        """Take in the next rows, or some of their bytes."""
+        content = rows if isinstance(rows, memoryview) else np.ascontiguousarray(rows).data.cast("B")
+        self.crc = zlib.crc32(content, self.crc)
 
     @property
     def text(self) -> str:

@@ -96,7 +96,7 @@ def prepare(
     options: Options = Options(),  # noqa: B008 - a frozen value
     *,
     force: bool = False,
-    threads: int = 2,
+    threads: int = 1,
     progress: Progress = lambda done, total, site: None,
 ) -> tuple[SiteManifest, ...]:
     """Prepare the sites of a folder of ROI series; nothing is left behind if it fails.
@@ -106,7 +106,8 @@ def prepare(
         out: the folder to write.
         options: what to prepare.
         force: whether `out` may be replaced.
-        threads: threads that read and compute, beside the one that writes; no influence on the result.
+        threads: threads that read and compute, beside the one that writes; no influence on the result. More than one
+            helps where more than two processors are idle.
         progress: called with the number of subjects done, of all subjects, and the site.
 
     Returns:

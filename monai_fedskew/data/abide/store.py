@@ -17,6 +17,7 @@ from monai_fedskew.data.digest import Digest
 __all__ = ["ArrayWriter", "Buffers", "Moments", "in_order", "open_array"]
 
 T = TypeVar("T")
+_PIECE_BYTES = 2**18
 
 
 def in_order(function: Callable[..., T], calls: Iterable[tuple[Any, ...]], *, threads: int) -> Iterator[T]:
@@ -106,13 +107,14 @@ class ArrayWriter:
 
     def append(self, rows: npt.NDArray[Any]) -> None:
         """Write (rows, columns) values."""
-        stored = np.ascontiguousarray(rows, self.dtype)
-        self.digest.add(stored)
-        view = stored.data.cast("B")
-        written = 0
-        while written < len(view):
-            written += self.file.write(view[written:]) or 0
-        self.rows += len(stored)
+        view = np.ascontiguousarray(rows, self.dtype).data.cast("B")
+        # piece by piece, so that the digest leaves in the processor's cache what is written next: else it costs 15 %
+        for start in range(0, len(view), _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
+            self.digest.add(piece)
+            while len(piece):
+                piece = piece[self.file.write(piece) or 0 :]
+        self.rows += len(rows)
 
 
 @contextmanager
