@@ -4,25 +4,30 @@ from pathlib import Path
 
 import click
 
+from monai_fedskew.cli import options
+
 __all__ = ["report"]
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The page.  [default: DIR/report.html]")
-def report(folder: Path, out: Path | None) -> None:
+@options.force
+def report(folder: Path, out: Path | None, force: bool) -> None:
     """Write one self-contained HTML page with tables and figures.
 
-    DIR is what `fedskew simulate` or `fedskew compare` wrote with --out. The page is made anew at every call; the
-    figures of its tables are written beside it as table.csv.
+    DIR is what `fedskew simulate` or `fedskew compare` wrote with --out. DIR/report.html is made anew at every call,
+    and so are the figures of its tables in DIR/table.csv. With --out FILE.html they are written as FILE.csv beside it.
     """
-    from monai_fedskew.reports import render_certainty, render_table, write_csv, write_report
+    from monai_fedskew.reports import render_certainty, render_table, write_report
+    from monai_fedskew.reports.results import read_results
+    from monai_fedskew.reports.target import table_beside
 
-    page = write_report(folder, out)
-    table = write_csv(folder, page.with_name("table.csv"))
-    click.echo(render_table(folder, width=_width()))
-    click.echo(render_certainty(folder, width=_width()))
-    click.echo(f"report: {page}\ntable:  {table}")
+    page = write_report(folder, out, force=force)
+    results = read_results(folder)
+    click.echo(render_table(results, width=_width()))
+    click.echo(render_certainty(results, width=_width()))
+    click.echo(f"report: {page}\ntable:  {table_beside(folder, page)}")
 
 
 def _width() -> int:

@@ -17,7 +17,8 @@ def score_predictions(path: Path) -> dict[str, dict[str, Any]]:
     """Score a predictions.csv.
 
     A subject is what most of its windows say (of equal counts, the lower class); its probability is the mean over its
-    windows. AUC is None where a site has one class only.
+    windows. Balanced accuracy is the mean recall of the classes among the labels; it is None where there is one class
+    only, for it would be the accuracy under another name. AUC is None where a class is in nobody's label.
 
     Args:
         path: file with the columns subject, row, label, prediction, p0, p1, ...
@@ -48,13 +49,15 @@ def score_predictions(path: Path) -> dict[str, dict[str, Any]]:
 def _scores(classes: pd.DataFrame, probabilities: pd.DataFrame) -> dict[str, Any]:
     label, predicted = classes["label"].to_numpy(), classes["prediction"].to_numpy()
     probability, present = probabilities.to_numpy(), np.unique(label)
-    auc = None
+    auc, balanced = None, None
+    if len(present) > 1:
+        balanced = float(recall_score(label, predicted, labels=present, average="macro", zero_division=0))
     if len(present) == probability.shape[1]:
         both = probability[:, 1] if len(present) == 2 else probability / probability.sum(1, keepdims=True)
         auc = float(roc_auc_score(label, both, multi_class="ovr"))
     return {
         "accuracy": float(accuracy_score(label, predicted)),
-        "balanced_accuracy": float(recall_score(label, predicted, labels=present, average="macro", zero_division=0)),
+        "balanced_accuracy": balanced,
         "auc": auc,
         "samples": len(label),
     }

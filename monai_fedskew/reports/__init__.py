@@ -24,7 +24,9 @@ def render_table(results: Path | Results, *, width: int = 120) -> str:
     read = read_results(results) if isinstance(results, Path) else results
     texts = [to_text(summarise(read, level), width=width) for level in read.levels] or ["No run has finished.\n"]
     missing = [f"{m.method}, seed {m.seed}: {m.reason}" for m in read.missing]
-    return "\n".join([*texts, *(["Runs without a result:", *missing, ""] if missing else [])])
+    without = ["Runs without a result:", *missing, ""] if missing else []
+    gaps = ["Runs without their whole history:", *read.gaps, ""] if read.gaps else []
+    return "\n".join([*texts, *without, *gaps])
 
 
 def render_certainty(results: Path | Results, *, width: int = 120) -> str:
@@ -43,43 +45,52 @@ def render_certainty(results: Path | Results, *, width: int = 120) -> str:
     return "\n".join(filter(None, (to_text(read, "window", width=width), to_text(read, "subject", width=width))))
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the page of a RUN or COMPARE folder.
+def write_report(folder: Path, out: Path | None = None, *, force: bool = False) -> Path:
+    """Write the page of a RUN or COMPARE folder, and all its scores as CSV beside it.
 
     Args:
         folder: the folder.
-        out: the page; default ``folder/report.html``. An existing page is replaced.
+        out: the page, ``*.html``. By default it is ``folder/report.html`` and the scores are ``folder/table.csv``;
+            both are made anew at every call. The scores of another page go to a CSV file of the page's name.
+        force: replace existing files at ``out``.
 
     Returns:
         Where the page is.
 
     Raises:
-        ConfigError: the folder is neither.
-        DataError: a file in it cannot be read, or no run in it has finished.
+        ConfigError: the folder is neither, or a target exists and may not be replaced.
+        DataError: a file in the folder cannot be read, or no run in it has finished.
     """
-    from monai_fedskew.reports.html import write_page
+    from monai_fedskew.reports import target
+    from monai_fedskew.reports.html import render_page
 
-    results, target = read_results(folder), out or folder / "report.html"
+    page = out or target.default_page(folder)
+    table = target.table_beside(folder, page)
+    for place in (page, table):
+        target.may_write(place, is_derived=target.is_default(folder, page), force=force)
+    target.require_page(page)
+    results = read_results(folder)
     _require_finished(results)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_page(results, target)
-    return target
+    html, scores = render_page(results), _csv(results)
+    target.write_whole(page, html)
+    target.write_whole(table, scores)
+    return page
 
 
-def write_csv(folder: Path, out: Path | None = None) -> Path:
-    """Write all scores of a RUN or COMPARE folder as one CSV, by default ``folder/table.csv``.
+def write_csv(folder: Path) -> Path:
+    """Write all scores of a RUN or COMPARE folder as one CSV, ``folder/table.csv``.
 
     Raises:
-        ConfigError: the folder is neither.
-        DataError: no run in it has finished.
+        ConfigError: the folder is neither, or the target is no regular file.
+        DataError: a file in the folder cannot be read, or no run in it has finished.
     """
-    from monai_fedskew.reports.tables import Metric, summarise, to_csv
+    from monai_fedskew.reports.target import may_write, write_whole
 
-    read = read_results(folder)
-    _require_finished(read)
-    text = to_csv(summarise(read, level, metric=metric) for level in read.levels for metric in get_args(Metric))
-    target = out or folder / "table.csv"
-    target.write_text(text, encoding="utf-8")
+    target = folder / "table.csv"
+    may_write(target, is_derived=True)
+    results = read_results(folder)
+    _require_finished(results)
+    write_whole(target, _csv(results))
     return target
 
 
@@ -88,3 +99,9 @@ def _require_finished(results: Results) -> None:
         return
     first = next((f"; the first, {m.method}, seed {m.seed}: {m.reason}" for m in results.missing), "")
     raise DataError(f"{results.folder}: no run has finished ({len(results.missing)} missing{first}); run compare again")
+
+
+def _csv(results: Results) -> str:
+    from monai_fedskew.reports.tables import Metric, summarise, to_csv
+
+    return to_csv(summarise(results, level, metric=metric) for level in results.levels for metric in get_args(Metric))

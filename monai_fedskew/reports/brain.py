@@ -1,5 +1,6 @@
 """The edges a model uses most: a ranked table, and a glass brain where coordinates are known."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,7 @@ def glass_brain(regions: Sequence[Region], edges: npt.NDArray[np.integer], value
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
     from nilearn import plotting
 
     from monai_fedskew.reports.plots import png
@@ -176,11 +178,14 @@ def glass_brain(regions: Sequence[Region], edges: npt.NDArray[np.integer], value
         node_color="#333333",
         node_size=14,
         edge_cmap="viridis_r",
-        edge_vmin=float(values.min()),
-        edge_vmax=float(values.max()),
+        edge_vmin=math.floor(10 * values.min()) / 10,  # the colour bar ends at round numbers and cuts what is beyond
+        edge_vmax=math.ceil(10 * values.max()) / 10,
         colorbar=True,
         edge_kwargs={"linewidth": 1.8},
     )
+    scale = figure.axes[-1].yaxis  # nilearn leaves a tick out
+    scale.set_major_locator(MaxNLocator(6))
+    scale.set_major_formatter("{x:g}")
     return png(figure)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from monai_fedskew.errors import DataError
-from monai_fedskew.reports.predictions import Tally, tally
+from monai_fedskew.reports.predictions import Tally, has_predictions, tally
 from monai_fedskew.reports.results import Level, Results, Run
 
 __all__ = ["DRAWS", "Difference", "compare_to_first", "over_seeds", "over_subjects", "rank_test_sentence"]
@@ -165,11 +165,16 @@ def _difference(results: Results, pair: tuple[str, str], level: Level, *, draws:
     per_seed = tuple(_mean_over_sites(b, level) - _mean_over_sites(a, level) for a, b in complete)
     mean, interval, d_z, g_z = over_seeds(per_seed)
     subjects, subjects_interval = None, None
-    try:
-        tallies = [{site: tally(runs, site) for site in results.sites} for runs in zip(*complete, strict=True)]
-        subjects, subjects_interval = over_subjects(tallies[0], tallies[1], level, draws=draws, seed=seed)
-    except DataError as error:
-        notes.append(f"no bootstrap: {error}")
+    sides = list(zip(*complete, strict=True))
+    absent = [site for site in results.sites if not all(has_predictions(runs, site) for runs in sides)]
+    if absent:
+        notes.append(f"no bootstrap: a run of either method has no predictions.csv of site {absent[0]}")
+    else:
+        one, two = ({site: tally(runs, site) for site in results.sites} for runs in sides)
+        try:
+            subjects, subjects_interval = over_subjects(one, two, level, draws=draws, seed=seed)
+        except DataError as error:  # the two methods cannot be paired
+            notes.append(f"no bootstrap: {error}")
     return Difference(other, level, per_seed, mean, interval, d_z, g_z, subjects, subjects_interval, "; ".join(notes))
 
 

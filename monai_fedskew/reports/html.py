@@ -1,7 +1,6 @@
 """The page: one self-contained HTML file, no script and no outside resource."""
 
 import base64
-import os
 import re
 import shlex
 from collections import Counter
@@ -14,15 +13,16 @@ from monai_fedskew.reports import plots
 from monai_fedskew.reports.brain import EdgeRanking, rank_edges
 from monai_fedskew.reports.certainty import DRAWS, Difference, compare_to_first, rank_test_sentence
 from monai_fedskew.reports.facts import MAX_ROWS, SiteFacts, site_facts
-from monai_fedskew.reports.participation import absences, as_ranges
-from monai_fedskew.reports.predictions import largest_class, n_classes
+from monai_fedskew.reports.participation import absences
+from monai_fedskew.reports.predictions import has_predictions, largest_class, n_classes
+from monai_fedskew.reports.ranges import as_ranges
 from monai_fedskew.reports.results import Results
 from monai_fedskew.reports.tables import MEAN, Metric, Table, best, is_best, summarise
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-__all__ = ["render_page", "write_page"]
+__all__ = ["render_page"]
 
 _OTHER_METRICS: tuple[Metric, ...] = ("balanced_accuracy", "auc")
 _WEIGHTS = {
@@ -30,13 +30,6 @@ _WEIGHTS = {
     "groups": "subjects of each site",
     "equal": "equal weights for all sites",
 }
-
-
-def write_page(results: Results, out: Path) -> None:
-    """Write the page, whole or not at all; an existing file is replaced."""
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    temporary.write_text(render_page(results), encoding="utf-8")
-    os.replace(temporary, out)
 
 
 def render_page(results: Results) -> str:
@@ -83,6 +76,8 @@ def _context(results: Results) -> dict[str, Any]:
         "facts_of_run": dict(_facts_of_run(results)),
         "tables": [(table, best(table)) for table in main],
         "other_tables": [(table, best(table)) for table in others if _is_filled(table)],
+        "empty_tables": [table for table in others if not _is_filled(table) and table.note],
+        "n_classes": classes,
         "differences": differences,
         "verdicts": _verdicts(differences[-1][1]),
         "rank_test": rank_test_sentence(len(results.seeds)),
@@ -90,6 +85,7 @@ def _context(results: Results) -> dict[str, Any]:
         "curves": plots.convergence(results),
         "bars": {level: plots.bars(results, level, n_classes=classes) for level in levels},
         "facts": facts,
+        "prepared": _prepared(facts),
         "tested": _tested(results),
         "excluded": _excluded(facts),
         "site_plot": plots.site_statistics(facts),
@@ -141,22 +137,20 @@ def _overrides(results: Results) -> str:
 
 def _chosen(results: Results) -> str:
     rules = {str(run.summary.get("choose", "not recorded")) for run in results.runs.values()}
-    rounds = {run.summary["chosen_round"] for run in results.runs.values() if "chosen_round" in run.summary}
-    chosen = f"round {as_ranges(map(int, rounds))}" if rounds else "round not recorded"
+    found = {run.summary.get("chosen_round") for run in results.runs.values()}
+    rounds = [number for number in found if number is not None]
+    chosen = f"round {as_ranges(rounds)}" if rounds else "round not recorded"
     return f"{', '.join(sorted(rules))} ({chosen})"
 
 
 def _time(results: Results) -> str:
-    seconds = [run.summary["seconds"]["total"] for run in results.runs.values() if run.summary.get("seconds")]
+    seconds = [run.summary["seconds"] for run in results.runs.values() if run.summary.get("seconds") is not None]
     return f"{sum(seconds) / 60:.1f} minutes of training over {len(seconds)} runs" if seconds else "not recorded"
 
 
 def _classes(results: Results) -> int:
     run = next(iter(results.runs.values()))
-    try:
-        return max(2, n_classes(run, results.sites[0]))
-    except DataError:
-        return 2
+    return max(2, n_classes(run, results.sites[0])) if has_predictions([run], results.sites[0]) else 2
 
 
 def _verdicts(differences: Sequence[Difference]) -> list[str]:
@@ -169,6 +163,16 @@ def _verdicts(differences: Sequence[Difference]) -> list[str]:
     return [f"{word}: {', '.join(methods)}" for word, methods in groups.items() if methods]
 
 
+def _prepared(facts: Sequence[SiteFacts]) -> list[str]:
+    """Say how features were made, with the sites for which it holds where sites differ."""
+    found: dict[str, list[str]] = {}
+    for manifest in (fact.manifest for fact in facts if fact.manifest is not None):
+        windows = f"windows of {manifest.window} volumes, {manifest.stride} apart" if manifest.window else ""
+        notes = [f"{name.replace('_', ' ')}: {value}" for name, value in manifest.notes.items()]
+        found.setdefault("; ".join(filter(None, (manifest.estimator, windows, *notes))), []).append(manifest.site)
+    return [f"{', '.join(sites)}: {text}" if len(found) > 1 else text for text, sites in found.items() if text]
+
+
 def _tested(results: Results) -> dict[str, tuple[int, int, str]]:
     """Per site: windows and subjects tested over all seeds of one method, and the share of the larger class."""
     runs = next(results.of(method) for method in results.methods if results.of(method))
@@ -177,10 +181,7 @@ def _tested(results: Results) -> dict[str, tuple[int, int, str]]:
         at_site = [run.scores for run in runs if site in run.scores["window"]]
         windows = sum(scores["window"][site].samples for scores in at_site)
         subjects = sum(scores["subject"][site].samples for scores in at_site if site in scores["subject"])
-        try:
-            share = f"{100 * largest_class(runs, site):.1f}"
-        except DataError:
-            share = "-"
+        share = f"{100 * largest_class(runs, site):.1f}" if has_predictions(runs, site) else "-"
         tested[site] = (windows, subjects, share)
     return tested
 

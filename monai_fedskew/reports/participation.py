@@ -1,12 +1,12 @@
 """Who was missing when: absences of sites from rounds, from a run's history."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from monai_fedskew.reports.ranges import as_ranges
 from monai_fedskew.reports.results import Results
 
-__all__ = ["Absence", "absences", "as_ranges"]
+__all__ = ["Absence", "absences"]
 
 _WORDS = {"failed": "failed", "excluded": "update left out", "not_sampled": "not drawn for the round"}
 
@@ -37,19 +37,3 @@ def absences(results: Results) -> tuple[Absence, ...]:
             for (site, what, reason), rounds in sorted(missed.items())
         ]
     return tuple(found)
-
-
-def as_ranges(rounds: Iterable[int]) -> str:
-    """Write round numbers shortly.
-
-    Example:
-        >>> as_ranges([4, 1, 2, 3, 7])
-        '1-4, 7'
-    """
-    spans: list[list[int]] = []
-    for number in sorted(rounds):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

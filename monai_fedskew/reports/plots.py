@@ -57,7 +57,8 @@ def colours(methods: Sequence[str]) -> dict[str, str]:
 def convergence(results: Results) -> str | None:
     """Draw validation accuracy and training loss over rounds.
 
-    Lines are means over sites and seeds, bands one standard deviation over seeds.
+    Lines are means over sites and seeds, bands one standard deviation over seeds; on a log scale, which a loss gets
+    that falls by much, bands reach from the lowest seed to the highest.
 
     Returns:
         An SVG, or None when no run has a history.
@@ -71,12 +72,19 @@ def convergence(results: Results) -> str | None:
     with _style():
         figure, axes = _axes(len(panels), height=3.9)
         for ax, (label, lines) in zip(axes, panels, strict=True):
-            for k, (method, (rounds, mean, spread)) in enumerate(lines.items()):
+            lowest = min(min(values) for line in lines.values() for values in line.values())
+            highest = max(max(values) for line in lines.values() for values in line.values())
+            is_log = 0 < 20 * lowest < highest  # a loss that falls to 1 % would look like zero
+            for k, (method, line) in enumerate(lines.items()):
                 colour = colours(results.methods)[method]
-                ax.plot(rounds, mean, color=colour, linestyle=_DASHES[k % 4], linewidth=1.6, label=method)
-                ax.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
-            ax.set(xlabel="round", ylabel=f"{label},\nmean over sites")
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+                mean = [statistics.fmean(values) for values in line.values()]
+                ax.plot(list(line), mean, color=colour, linestyle=_DASHES[k % 4], linewidth=1.6, label=method)
+                band = np.array([(min(v), max(v)) if is_log else _one_deviation(v) for v in line.values()])
+                ax.fill_between(list(line), band[:, 0], band[:, 1], color=colour, alpha=0.12, linewidth=0)
+            ax.set(xlabel="round", ylabel=f"{label},\nmean over sites{' (log scale)' * is_log}")
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+            if is_log:
+                ax.set_yscale("log")
         _legend(figure, axes[0])
         return svg(figure)
 
@@ -89,11 +97,12 @@ def bars(results: Results, level: Level, *, n_classes: int = 2) -> str:
     groups = (*results.sites, "mean over sites")
     guess = 100 / n_classes
     palette = colours(results.methods)
+    methods = [method for method in results.methods if results.of(method)]
     with _style():
         figure, (ax,) = _axes(1, height=3.9)
-        width = min(0.84 / len(results.methods), 0.3)
-        for k, method in enumerate(results.methods):
-            offset = (k - (len(results.methods) - 1) / 2) * width
+        width = min(0.84 / len(methods), 0.3)
+        for k, method in enumerate(methods):
+            offset = (k - (len(methods) - 1) / 2) * width
             for at, values in enumerate(_bar_values(results, method, level)):
                 if not values:
                     continue
@@ -138,6 +147,7 @@ def site_statistics(facts: Sequence[SiteFacts]) -> str | None:
         axes[1].bar_label(drawn, [f"{n:,}" for n in rows], fontsize=9)
         axes[1].set(ylabel="windows (rows)", title="windows")
         axes[1].margins(y=0.12)
+        axes[1].yaxis.set_major_formatter("{x:,.0f}")
         if all(fact.mean is not None for fact in known):
             _draw_spread(axes[2], {fact.site: fact.mean for fact in known}, "mean of a feature at the site")
             _draw_spread(
@@ -185,8 +195,8 @@ def _legend(figure: "Figure", ax: "Axes") -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
 
 
-def _curves(results: Results, split: str, metric: str, scale: float) -> dict[str, tuple[Any, Any, Any]]:
-    """Give, per method, rounds and the mean and standard deviation over seeds of the mean over sites."""
+def _curves(results: Results, split: str, metric: str, scale: float) -> dict[str, dict[int, list[float]]]:
+    """Give, per method and round, the mean over sites of each seed."""
     curves = {}
     for method in results.methods:
         by_round: dict[int, list[float]] = defaultdict(list)
@@ -197,12 +207,14 @@ def _curves(results: Results, split: str, metric: str, scale: float) -> dict[str
                     of_run[mark.round].append(scale * mark.value)
             for number, values in of_run.items():
                 by_round[number].append(statistics.fmean(values))
-        rounds = sorted(by_round)
-        if rounds:
-            mean = np.array([statistics.fmean(by_round[r]) for r in rounds])
-            spread = np.array([statistics.stdev(v) if len(v := by_round[r]) > 1 else 0.0 for r in rounds])
-            curves[method] = (np.array(rounds), mean, spread)
+        if by_round:
+            curves[method] = dict(sorted(by_round.items()))
     return curves
+
+
+def _one_deviation(values: Sequence[float]) -> tuple[float, float]:
+    mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    return mean - spread, mean + spread
 
 
 def _bar_values(results: Results, method: str, level: Level) -> list[list[float]]:

@@ -9,9 +9,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from monai_fedskew.data.predictions import probability_columns, read_predictions, subject_votes
-from monai_fedskew.reports.results import Run
+from monai_fedskew.errors import DataError
+from monai_fedskew.reports.fields import RUN_AGAIN
+from monai_fedskew.reports.run import Run
 
-__all__ = ["Tally", "largest_class", "n_classes", "tally"]
+__all__ = ["Tally", "has_predictions", "largest_class", "n_classes", "tally"]
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,18 @@ class Tally:
     votes_right: npt.NDArray[np.float64]
 
 
+def has_predictions(runs: Sequence[Run], site: str) -> bool:
+    """Tell whether all runs left test predictions of a site; a bundle need not write any."""
+    return all(_file(run, site).exists() for run in runs)
+
+
 def n_classes(run: Run, site: str) -> int:
     """Count the classes of a run by the probability columns of a site's predictions.csv.
 
     Raises:
         DataError: the file is absent or cannot be read.
     """
-    return len(probability_columns(read_predictions(_file(run, site))))
+    return len(probability_columns(_read(run, site)))
 
 
 def tally(runs: Sequence[Run], site: str) -> Tally:
@@ -44,7 +51,7 @@ def tally(runs: Sequence[Run], site: str) -> Tally:
     Raises:
         DataError: a predictions.csv is absent or cannot be read.
     """
-    votes = pd.concat([subject_votes(read_predictions(_file(run, site))) for run in runs])
+    votes = pd.concat([subject_votes(_read(run, site)) for run in runs])
     right = (votes["label"] == votes["prediction"]).groupby(level=0, sort=True)
     sums = votes.groupby(level=0, sort=True)[["windows", "windows_right"]].sum()
     return Tally(
@@ -62,8 +69,18 @@ def largest_class(runs: Sequence[Run], site: str) -> float:
     Raises:
         DataError: a predictions.csv is absent or cannot be read.
     """
-    votes = pd.concat([subject_votes(read_predictions(_file(run, site))) for run in runs])
+    votes = pd.concat([subject_votes(_read(run, site)) for run in runs])
     return float(votes["label"].value_counts(normalize=True).max())
+
+
+def _read(run: Run, site: str) -> pd.DataFrame:
+    file = _file(run, site)
+    try:
+        return read_predictions(file)
+    except DataError as error:
+        raise DataError(f"{error}; {RUN_AGAIN}") from error
+    except (OSError, ValueError) as error:  # a folder, or bytes that pandas cannot take for text
+        raise DataError(f"{file}: cannot be read ({error}); {RUN_AGAIN}") from error
 
 
 def _file(run: Run, site: str) -> Path:

@@ -48,8 +48,10 @@ def _block(block: Any, source: str) -> Published:
     if not isinstance(block, dict) or not isinstance(block.get("values"), dict):
         raise DataError(f"published figures of a study must have the key 'values', seen {str(block)[:80]!r}")
     name = str(block.get("source") or source)
+    if not all(isinstance(row, dict) for row in block["values"].values()):
+        raise DataError(f"published figures of {name} must be one object of sites a method, seen {str(block)[:80]!r}")
     values = {
-        method: {str(site): _figure(figure, f"{name}, {method}, {site}") for site, figure in row.items()}
+        str(method): {str(site): _figure(figure, f"{name}, {method}, {site}") for site, figure in row.items()}
         for method, row in block["values"].items()
     }
     return Published(name, str(block.get("level") or "window"), str(block.get("note") or ""), values)

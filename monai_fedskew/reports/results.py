@@ -1,19 +1,19 @@
 """Read what a simulation or a comparison left on disk into frozen values."""
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from monai_fedskew.errors import ConfigError, DataError
+from monai_fedskew.reports.fields import COMPARE_AGAIN, RUN_AGAIN, read_fields
 from monai_fedskew.reports.published import Published, read_published
+from monai_fedskew.reports.ranges import as_ranges
+from monai_fedskew.reports.run import Level, Run, Score, SiteData, read_run
 
 __all__ = [
-    "Event",
     "Level",
-    "Mark",
     "Missing",
     "Results",
     "Run",
@@ -23,68 +23,6 @@ __all__ = [
     "read_run",
     "slug",
 ]
-
-Level = Literal["window", "subject"]
-
-
-@dataclass(frozen=True)
-class Score:
-    """Scores of one site at one level; fractions from 0 to 1, None where undefined (one class only)."""
-
-    accuracy: float | None
-    balanced_accuracy: float | None
-    auc: float | None
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """One value of the history: a metric of a split at a site after so many rounds."""
-
-    round: int
-    site: str
-    split: str
-    metric: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What a site did in a round: trained, failed, excluded or not_sampled."""
-
-    round: int
-    site: str
-    event: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class SiteData:
-    """Where a site's prepared data lay when it trained, how much there was, and the SHA-256 of its manifest file."""
-
-    folder: Path
-    samples: int
-    subjects: int
-    summary: Mapping[str, float]
-    manifest_sha256: str = ""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One finished run: one method, one seed.
-
-    ``scores[level][site]`` holds the test scores; ``details`` the whole of run.json.
-    """
-
-    folder: Path
-    method: str
-    seed: int
-    scores: Mapping[Level, Mapping[str, Score]]
-    data: Mapping[str, SiteData]
-    history: tuple[Mark, ...]
-    events: tuple[Event, ...]
-    details: Mapping[str, Any] = field(default_factory=dict)
-    summary: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,6 +63,16 @@ class Results:
     def levels(self) -> tuple[Level, ...]:
         """Levels with scores: windows, and subjects where predictions name them."""
         return tuple(level for level in get_args(Level) if any(run.scores[level] for run in self.runs.values()))
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What is missing of the histories, one text for each finding: the runs it holds for, and what it is."""
+        return _by_reason((run.method, run.seed, run.gap) for run in self.runs.values() if run.gap)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Which runs have no result, one text for each reason."""
+        return _by_reason((one.method, one.seed, one.reason) for one in self.missing)
 
     @property
     def is_comparison(self) -> bool:
@@ -172,7 +120,7 @@ def read_results(folder: Path) -> Results:
             "name the --out folder of simulate or compare"
         )
     run = read_run(folder)
-    bundle = run.details.get("bundle", {})
+    bundle = run.details["bundle"]
     return Results(
         folder=folder,
         title=f"{run.method} on {bundle.get('name', 'a bundle')}",
@@ -181,37 +129,18 @@ def read_results(folder: Path) -> Results:
         methods=(run.method,),
         seeds=(run.seed,),
         runs={(run.method, run.seed): run},
-        settings=run.details.get("settings", {}),
+        settings=run.details["settings"],
         bundle=bundle,
     )
 
 
-def read_run(folder: Path) -> Run:
-    """Read one RUN folder: run.json, summary.json and history.jsonl.
-
-    Raises:
-        DataError: a file is absent, is no JSON or lacks a key.
-    """
-    details, summary = _json(folder / "run.json"), _json(folder / "summary.json")
-    history, events = _history(folder / "history.jsonl")
-    try:
-        scores: dict[Level, dict[str, Score]] = {
-            level: {site: _score(by_level[level]) for site, by_level in summary["sites"].items() if level in by_level}
-            for level in get_args(Level)
-        }
-        data = {site: _site_data(content) for site, content in details["sites"].items()}
-        return Run(folder, details["method"], int(details["seed"]), scores, data, history, events, details, summary)
-    except KeyError as error:
-        raise DataError(f"{folder}: run.json or summary.json lacks the key {error}; run it again") from error
-
-
 def _comparison(folder: Path) -> Results:
-    plan = _json(folder / "compare.json")
-    try:
-        methods, seeds = tuple(plan["methods"]), tuple(int(seed) for seed in plan["seeds"])
-    except KeyError as error:
-        raise DataError(f"{folder / 'compare.json'}: lacks the key {error}; run compare again") from error
-    failures = _json(folder / "failures.json") if (folder / "failures.json").is_file() else {}
+    plan = read_fields(folder / "compare.json", COMPARE_AGAIN)
+    methods = plan.items("methods", str, is_required=True)
+    seeds = plan.items("seeds", int, is_required=True)
+    failures: Mapping[str, Any] = {}
+    if (folder / "failures.json").exists():
+        failures = read_fields(folder / "failures.json", f"remove it, or {COMPARE_AGAIN}").values
     runs: dict[tuple[str, int], Run] = {}
     missing: list[Missing] = []
     for method in methods:
@@ -221,21 +150,48 @@ def _comparison(folder: Path) -> Results:
             if reason:
                 missing.append(Missing(method, seed, _one_line(failures.get(f"{method}|{seed}")) or reason))
             else:
-                runs[method, seed] = read_run(place)
+                runs[method, seed] = _of_plan(read_run(place), method, seed)
+    titles = [plan.text(key) for key in ("title", "study") if plan.values.get(key)]
+    try:
+        published = read_published(plan.values.get("published"))
+        published += read_published(plan.values.get("plain"), source="plain script")
+    except DataError as error:
+        raise DataError(f"{plan.file}: {error}; {COMPARE_AGAIN}") from error
     return Results(
         folder=folder,
-        title=plan.get("title") or plan.get("study") or "comparison of methods",
-        study=plan.get("study"),
-        reference=plan.get("reference") or methods[0],
+        title=titles[0] if titles else "comparison of methods",
+        study=plan.text("study") if plan.values.get("study") else None,
+        reference=plan.text("reference") if plan.values.get("reference") else methods[0],
         methods=methods,
         seeds=seeds,
         runs=runs,
         missing=tuple(missing),
-        published=read_published(plan.get("published")) + read_published(plan.get("plain"), source="plain script"),
-        settings=plan.get("settings") or {},
-        bundle=plan.get("bundle") or {},
-        command=tuple(map(str, plan.get("command") or ())),
+        published=published,
+        settings=plan.inside("settings").values,
+        bundle=plan.inside("bundle").values,
+        command=plan.items("command", str),
     )
+
+
+def _of_plan(run: Run, method: str, seed: int) -> Run:
+    if (run.method, run.seed) != (method, seed):
+        raise DataError(
+            f"{run.folder / 'run.json'}: is of {run.method}, seed {run.seed}, where the comparison has {method}, seed "
+            f"{seed}: a run that was copied or moved; {RUN_AGAIN}"
+        )
+    return run
+
+
+def _by_reason(runs: Iterable[tuple[str, int, str]]) -> tuple[str, ...]:
+    """Gather (method, seed, reason): each reason once, with the runs that it holds for."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for method, seed, reason in runs:
+        found.setdefault(reason, {}).setdefault(method, []).append(seed)
+    texts = []
+    for reason, methods in found.items():
+        named = [f"{method} seed{'s' * (len(seeds) > 1)} {as_ranges(seeds)}" for method, seeds in methods.items()]
+        texts.append(f"{', '.join(named)}: {reason}")
+    return tuple(texts)
 
 
 def _one_line(text: Any) -> str:
@@ -249,46 +205,3 @@ def _why_unfinished(place: Path) -> str:
         return ""
     rounds = [int(p.name) for p in (place / "rounds").glob("*") if p.name.isdigit()]
     return f"did not finish (last checkpoint: round {max(rounds)})" if rounds else "did not finish"
-
-
-def _site_data(content: Mapping[str, Any]) -> SiteData:
-    return SiteData(
-        folder=Path(content["data"]),
-        samples=int(content["samples"]),
-        subjects=int(content["subjects"]),
-        summary=content.get("summary") or {},
-        manifest_sha256=content.get("manifest_sha256") or "",
-    )
-
-
-def _score(values: Mapping[str, Any]) -> Score:
-    return Score(values.get("accuracy"), values.get("balanced_accuracy"), values.get("auc"), int(values["samples"]))
-
-
-def _history(file: Path) -> tuple[tuple[Mark, ...], tuple[Event, ...]]:
-    if not file.is_file():
-        return (), ()
-    marks: list[Mark] = []
-    events: list[Event] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-            if "event" in row:
-                events.append(Event(row["round"], row["site"], row["event"], row.get("reason", "")))
-            elif row["value"] is not None:
-                marks.append(Mark(row["round"], row["site"], row["split"], row["metric"], float(row["value"])))
-        except (json.JSONDecodeError, KeyError) as error:
-            raise DataError(f"{file}, line {number}: cannot be read ({error}); seen {line[:80]!r}") from error
-    return tuple(marks), tuple(events)
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{file}: absent; run it again") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read ({error}); run it again") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{file}: must hold a JSON object, found {type(content).__name__}; run it again")
-    return content

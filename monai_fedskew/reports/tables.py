@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from monai_fedskew.reports.ranges import as_ranges
 from monai_fedskew.reports.results import Level, Results, Run
 
 __all__ = ["MEAN", "Cell", "Metric", "Row", "Table", "best", "is_best", "summarise", "to_csv", "to_text"]
@@ -52,20 +53,25 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Scores of all methods at one level. ``columns`` are the sites, then the mean over sites."""
+    """Scores of all methods at one level.
+
+    ``columns`` are the sites, then the mean over sites; ``note`` says at which sites the metric has no value.
+    """
 
     level: Level
     metric: Metric
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    note: str = ""
 
 
 def summarise(results: Results, level: Level = "window", *, metric: Metric = "accuracy") -> Table:
     """Summarise all runs at one level.
 
     Per site: mean over seeds and standard deviation with ddof=1, in percent. The mean over sites is unweighted; it is
-    taken within each seed and then summarised over seeds, using only seeds in which every site has a score. The worst
-    site is the one with the lowest mean over seeds.
+    taken within each seed and then summarised over seeds, using only seeds in which every site was scored. A site whose
+    test subjects lack a class, so that balanced accuracy or AUC has no value, is left out of the mean of that seed; the
+    table's note counts such sites. The worst site is the one with the lowest mean over seeds.
 
     Args:
         results: what :func:`read_results` returned.
@@ -79,15 +85,18 @@ def summarise(results: Results, level: Level = "window", *, metric: Metric = "ac
     rows = [_row(results, method, level, metric) for method in results.methods]
     if metric == "accuracy":
         rows += _published_rows(results, level)
-    return Table(level, metric, (*sites, MEAN), tuple(rows))
+    return Table(level, metric, (*sites, MEAN), tuple(rows), _undefined(results, level, metric))
 
 
 def best(table: Table) -> tuple[float | None, ...]:
     """Give the highest own mean of each column, then of the worst site; None for a column without values.
 
-    Published rows take no part: they come from other data.
+    Published rows take no part, as they come from other data, nor do rows over fewer seeds than others: their folds
+    may be the easy ones.
     """
     own = [row for row in table.rows if not row.source]
+    most = max((row.cells[-1].seeds for row in own), default=0)
+    own = [row for row in own if row.cells[-1].seeds == most]
     columns = [[row.cells[k].mean for row in own] for k in range(len(table.columns))]
     columns.append([row.worst.mean for row in own])
     return tuple(max((v for v in column if v is not None), default=None) for column in columns)
@@ -135,6 +144,7 @@ def to_text(table: Table, *, width: int = 120) -> str:
             drawn.add_row(f"{row.source}:")
         drawn.add_row(row.method, *stars, end_section=following != row.source)
     footnotes = ["* highest of the methods run here"] if several else []
+    footnotes += [table.note] if table.note else []
     footnotes += [f"{row.method}: {row.note}" for row in table.rows if row.note]
     out = io.StringIO()
     Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(drawn)
@@ -145,10 +155,36 @@ def _row(results: Results, method: str, level: Level, metric: Metric) -> Row:
     runs = results.of(method)
     sites = results.sites
     per_site = [_cell(v for run in runs if (v := _value(run, level, site, metric)) is not None) for site in sites]
-    whole = [[_value(run, level, site, metric) for site in sites] for run in runs]
-    means = [statistics.fmean(v for v in row if v is not None) for row in whole if row and None not in row]
+    means = [mean for run in runs if (mean := _mean(run, level, sites, metric)) is not None]
     worst_site, worst = _lowest(sites, per_site)
     return Row(method, (*per_site, _cell(means)), worst_site, worst, note=_note(results, runs, method, len(means)))
+
+
+def _mean(run: Run, level: Level, sites: Sequence[str], metric: Metric) -> float | None:
+    """Mean over sites of a run; None if a site was not scored at all, or no site has the metric."""
+    if any(_value(run, level, site, "accuracy") is None for site in sites):
+        return None
+    known = [value for site in sites if (value := _value(run, level, site, metric)) is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _undefined(results: Results, level: Level, metric: Metric) -> str:
+    """Say where scored sites lack a metric; the test subjects, and so the gaps, are the same for all methods."""
+    lacking: dict[str, set[int]] = {}
+    for run in results.runs.values():
+        for site, score in run.scores[level].items():
+            if score.accuracy is not None and getattr(score, metric) is None:
+                lacking.setdefault(site, set()).add(run.seed)
+    name = {"auc": "area under the curve", "balanced_accuracy": "balanced accuracy"}.get(metric, metric)
+    places = [
+        f"{site} in {len(seeds)} of {len(results.seeds)} seeds ({as_ranges(seeds)})" for site, seeds in lacking.items()
+    ]
+    if not places:
+        return ""
+    return (
+        f"No {name} at {', '.join(places)}: it has no value where the test subjects lack a class. The mean of such a "
+        "seed is over the other sites."
+    )
 
 
 def _lowest(sites: Sequence[str], cells: Sequence[Cell]) -> tuple[str, Cell]:

@@ -41,8 +41,13 @@ def to_text(results: Results, level: Level, *, width: int = 120) -> str:
 def _cells(difference: Difference) -> tuple[str, ...]:
     effect = "-" if difference.d_z is None else f"{difference.d_z:+.2f}"
     intervals = [
-        "-" if pair is None else f"{pair[0]:+.1f} to {pair[1]:+.1f}"
+        "-" if pair is None else f"{_signed(pair[0])} to {_signed(pair[1])}"
         for pair in (difference.seeds_interval, difference.subjects_interval)
     ]
-    means = ["-" if mean is None else f"{mean:+.1f}" for mean in (difference.mean, difference.subjects)]
+    means = ["-" if mean is None else _signed(mean) for mean in (difference.mean, difference.subjects)]
     return means[0], intervals[0], effect, means[1], intervals[1]
+
+
+def _signed(value: float) -> str:
+    is_tiny = value != 0 and abs(value) < 0.05  # "-0.0" would hide on which side of zero it lies
+    return f"{value:+.2f}" if is_tiny else f"{value:+.1f}"

@@ -39,7 +39,10 @@ def test_report_takes_another_file(folder: Path, tmp_path: Path) -> None:
 
     assert done.exit_code == 0
     assert out.is_file()
+    assert f"table:  {out.with_suffix('.csv')}" in done.output
+    assert sorted(path.name for path in out.parent.iterdir()) == ["mine.csv", "mine.html"]
     assert not (folder / "report.html").exists()
+    assert not (folder / "table.csv").exists()
 
 
 def test_report_of_another_folder_is_refused(tmp_path: Path) -> None:
@@ -62,3 +65,41 @@ def test_report_without_a_finished_run_ends_in_one_line(folder: Path, capsys: py
     assert error.count("\n") == 1
     assert not list(folder.glob("*.html"))
     assert not list(folder.glob("*.csv"))
+
+
+@pytest.mark.parametrize("name", ["mine.html", "mine.csv"])
+def test_an_existing_page_or_table_is_replaced_with_force_only(folder: Path, tmp_path: Path, name: str) -> None:
+    """Neither is touched without --force, and nothing is written beside it."""
+    (tmp_path / name).write_text("mine")
+    call = [str(folder / "runs" / "local" / "seed0"), "--out", str(tmp_path / "mine.html")]
+    with pytest.raises(ConfigError, match=f"{name} exists; choose another file with --out, or replace it with --force"):
+        CliRunner().invoke(report, call, catch_exceptions=False)
+    assert [path.read_text() for path in tmp_path.glob("mine.*")] == ["mine"]
+
+    CliRunner().invoke(report, [*call, "--force"], catch_exceptions=False)
+    assert (tmp_path / "mine.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "mine.csv").read_text().startswith("level,")
+
+
+@pytest.mark.parametrize("name", ["report.html", "table.csv"])
+def test_a_folder_in_the_place_of_a_file_is_refused(folder: Path, name: str) -> None:
+    """Nothing is written, neither page nor table."""
+    (folder / name).mkdir()
+    with pytest.raises(ConfigError, match=f"{name} is a folder, no regular file, and is left alone"):
+        CliRunner().invoke(report, [str(folder)], catch_exceptions=False)
+    assert [path.name for path in folder.iterdir() if path.suffix in (".html", ".csv")] == [name]
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("/dev/full", "/dev/full is a device or pipe"),
+        ("page.csv", "the page is HTML"),
+        ("run.json", "the page is HTML"),
+    ],
+)
+def test_a_target_that_is_no_page_is_refused(folder: Path, tmp_path: Path, out: str, message: str) -> None:
+    """A device stays a device, even with --force."""
+    with pytest.raises(ConfigError, match=message):
+        CliRunner().invoke(report, [str(folder), "--out", str(tmp_path / out), "--force"], catch_exceptions=False)
+    assert not Path("/dev/full").is_file()

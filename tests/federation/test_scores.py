@@ -29,11 +29,11 @@ def test_unbalanced_classes_count_alike(tmp_path: Path) -> None:
     assert (scores["accuracy"], scores["balanced_accuracy"]) == (0.75, 0.5)
 
 
-def test_one_class_has_no_auc(tmp_path: Path) -> None:
-    """Case 31: null, and the other scores are there."""
+def test_one_class_has_neither_balanced_accuracy_nor_auc(tmp_path: Path) -> None:
+    """Case 31: null, not the accuracy under another name; the accuracy is there."""
     scores = _scores(tmp_path, "a,0,0,0,0.9,0.1", "b,1,0,1,0.3,0.7")
     for level in ("window", "subject"):
-        assert scores[level] == {"accuracy": 0.5, "balanced_accuracy": 0.5, "auc": None, "samples": 2}
+        assert scores[level] == {"accuracy": 0.5, "balanced_accuracy": None, "auc": None, "samples": 2}
 
 
 def test_three_classes_and_a_tie(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from monai_fedskew.reports import write_csv, write_report
-from monai_fedskew.reports.participation import absences, as_ranges
+from monai_fedskew.reports.participation import absences
+from monai_fedskew.reports.ranges import as_ranges
 from monai_fedskew.reports.results import read_results
 
 VOID = {"meta", "img", "br", "wbr"}
@@ -63,6 +64,7 @@ def test_page_is_whole_and_stands_alone(copy: Path) -> None:
         "mean over sites",
         "can give is 0.25",
         "constant ROI 4801",
+        "Features: pearson; windows of 32 volumes, 1 apart.",
         "equal",
     ):
         assert word in text
@@ -105,7 +107,7 @@ def test_missing_runs_and_absent_sites_are_said(copy: Path) -> None:
     text = write_report(copy).read_text()
 
     assert "1 of 9 runs have no result" in text
-    assert "fedavg seed 1 (did not finish)" in text
+    assert "fedavg seed 1: did not finish" in text
     assert "2-3 (2)" in text
     assert "out of disk" in text
     (absence,) = absences(read_results(copy))
@@ -123,14 +125,45 @@ def test_page_without_data_folder_leaves_the_edges_out(copy: Path) -> None:
 
 
 def test_page_without_history_says_so(copy: Path) -> None:
-    """Runs without a history have no curves, and no claim about participation."""
+    """Runs without a history have no curves, no claim about participation, and a warning; an empty one is named too."""
     for file in copy.glob("runs/*/*/history.jsonl"):
         file.unlink()
+    (copy / "runs" / "local" / "seed2" / "history.jsonl").write_text("")
 
     text = write_report(copy).read_text()
 
     assert "No run recorded scores or losses over rounds" in text
     assert "The runs recorded no participation" in text
+    assert "local seeds 0-1, fedavg seeds 0-2, fedprox:mu=0.2 seeds 0-2: history.jsonl is missing" in text
+    assert "local seed 2: history.jsonl is empty" in text
+
+
+def test_page_of_a_cut_history_says_which_rounds_are_gone(copy: Path) -> None:
+    """A file that ends in the middle of round 2 gives a warning, and no claim that every site took part."""
+    history = copy / "runs" / "local" / "seed0" / "history.jsonl"
+    lines = history.read_text().splitlines()
+    rounds = [json.loads(line)["round"] for line in lines]
+    history.write_text("\n".join(lines[: rounds.index(2) + 1]) + "\n")
+
+    text = write_report(copy / "runs" / "local" / "seed0").read_text()
+
+    assert "local seed 0: rounds 2-3 are missing or incomplete" in text
+    assert "In the rounds that the histories hold, every site took part" in text
+    assert "every round of every finished run" not in text
+
+
+def test_page_of_a_site_with_one_class_says_where_a_score_is_missing(copy: Path) -> None:
+    """Balanced accuracy and AUC are left out of the mean there, with a count; the accuracy stays."""
+    run = copy / "runs" / "local" / "seed0"
+    summary = json.loads((run / "summary.json").read_text())
+    summary["sites"]["SOUTH"]["window"]["balanced_accuracy"] = None
+    (run / "summary.json").write_text(json.dumps(summary))
+
+    text = write_report(run).read_text()
+
+    assert "No balanced accuracy at SOUTH in 1 of 1 seeds (0): it has no value where the test subjects lack" in text
+    assert "No area under the curve at NORTH in 1 of 1 seeds (0), SOUTH in 1 of 1 seeds (0)" in text
+    assert "guessing gives 50 %" in text
 
 
 def test_same_folder_gives_the_same_page(copy: Path) -> None:

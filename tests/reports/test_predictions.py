@@ -5,6 +5,8 @@ import pytest
 
 from monai_fedskew.data.predictions import read_predictions, subject_votes
 from monai_fedskew.errors import DataError
+from monai_fedskew.reports import write_report
+from monai_fedskew.reports.certainty import compare_to_first
 from monai_fedskew.reports.predictions import largest_class, n_classes, tally
 from monai_fedskew.reports.results import read_results
 
@@ -43,3 +45,32 @@ def test_absent_and_broken_predictions_are_named(comparison: Path, tmp_path: Pat
         tally([run], "NORTH")
     with pytest.raises(DataError, match=r"SOUTH.predictions.csv: absent"):
         n_classes(run, "SOUTH")
+
+
+@pytest.mark.parametrize("damage", ["binary", "folder", "text"])
+def test_damaged_predictions_stop_the_report(comparison: Path, tmp_path: Path, damage: str) -> None:
+    """They are not passed over like absent ones: the file is named, and no page is written."""
+    folder = shutil.copytree(comparison / "runs" / "local" / "seed0", tmp_path / "run")
+    file = folder / "sites" / "NORTH" / "predictions.csv"
+    file.unlink()
+    if damage == "folder":
+        file.mkdir()
+    else:
+        file.write_bytes(b"\x89PNG\x00\xff" * 50 if damage == "binary" else b"subject,label,prediction\na,b\n")
+
+    with pytest.raises(DataError, match=r"NORTH.predictions.csv.*remove this run's folder and run it again"):
+        write_report(folder)
+    assert not (folder / "report.html").exists()
+
+
+def test_absent_predictions_leave_out_what_needs_them(comparison: Path, tmp_path: Path) -> None:
+    """A bundle need not write any: no bootstrap, with the reason, and all else."""
+    folder = shutil.copytree(comparison, tmp_path / "compare")
+    for file in folder.glob("runs/fedavg/*/sites/SOUTH/predictions.csv"):
+        file.unlink()
+
+    differences = compare_to_first(read_results(folder), draws=10)
+
+    assert differences[0].note == "no bootstrap: a run of either method has no predictions.csv of site SOUTH"
+    assert differences[0].mean is not None
+    assert differences[1].subjects_interval is not None

@@ -1,5 +1,6 @@
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,36 @@ def test_a_site_without_score_is_left_out_of_the_mean_over_sites() -> None:
     assert row.note == "a site has no score in 1 of 2 runs"
 
 
+def test_a_metric_without_value_at_a_site_is_left_out_of_the_mean_and_counted() -> None:
+    """Balanced accuracy of seed 0: A 60 %, B none: mean 60; of seed 1: 50 and 70: mean 60."""
+    results = make_results({"m": [{"A": 0.5, "B": 1.0}, {"A": 0.5, "B": 0.5}]})
+    balanced = {0: {"A": 0.6, "B": None}, 1: {"A": 0.5, "B": 0.7}}
+    runs = {
+        (method, seed): replace(run, scores={"window": _balanced(run, balanced[seed]), "subject": {}})
+        for (method, seed), run in results.runs.items()
+    }
+    results = replace(results, runs=runs)
+
+    table = summarise(results, metric="balanced_accuracy")
+
+    assert [(cell.mean, cell.seeds) for cell in table.rows[0].cells] == [
+        (pytest.approx(55), 2),
+        (pytest.approx(70), 1),
+        (pytest.approx(60), 2),
+    ]
+    assert table.note.startswith(
+        "No balanced accuracy at B in 1 of 2 seeds (0): it has no value where the test subjects lack a class."
+    )
+    assert table.note in to_text(table)
+    accuracy = summarise(results)
+    assert accuracy.rows[0].cells[-1].mean == pytest.approx(62.5)
+    assert accuracy.note == ""
+
+
+def _balanced(run: Run, values: dict[str, float | None]) -> dict[str, Score]:
+    return {site: replace(score, balanced_accuracy=values[site]) for site, score in run.scores["window"].items()}
+
+
 def test_best_ignores_published_rows_and_marks_printed_ties() -> None:
     """Bold goes to our own highest value, and to all that print the same."""
     published = (Published("paper", "window", "", {"a": {"A": (99.0, 1.0)}}),)
@@ -62,6 +93,13 @@ def test_best_ignores_published_rows_and_marks_printed_ties() -> None:
 
     assert [row.source for row in table.rows] == ["", "", "", "paper"]
     assert [is_best(row.cells[0], tops[0]) for row in table.rows[:3]] == [True, True, False]
+
+
+def test_a_method_with_fewer_seeds_is_not_marked_as_best() -> None:
+    """Its seeds may be the easy ones: 90 % over one seed does not beat 60 % over two."""
+    tops = best(summarise(make_results({"a": [{"A": 0.6}, {"A": 0.6}], "b": [{"A": 0.9}]})))
+
+    assert tops == (pytest.approx(60), pytest.approx(60), pytest.approx(60))
 
 
 def test_published_mean_is_given_or_follows_from_all_sites() -> None:
