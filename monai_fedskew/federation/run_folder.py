@@ -86,7 +86,11 @@ def require_same_run(run: Path, about: Mapping[str, Any]) -> None:
 
 def is_finished(run: Path, rounds: int) -> bool:
     """Whether ``run`` holds a summary of exactly so many rounds."""
-    return (run / "summary.json").is_file() and _read(run)["settings"]["rounds"] == rounds
+    try:
+        json.loads((run / "summary.json").read_text())
+    except (FileNotFoundError, ValueError):  # never written, or damaged: scoring again mends it
+        return False
+    return bool(_read(run)["settings"]["rounds"] == rounds)
 
 
 def _read(run: Path) -> dict[str, Any]:

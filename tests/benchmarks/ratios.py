@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,17 @@ _NOTCH = 1.57  # median +- 1.57 IQR / sqrt(n): the 95 % notch of a box plot (McG
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median with its quartiles and the half-width within which the median is known."""
+    """A median with its quartiles and the half-width within which the median is known.
+
+    `best` is, for a ratio, that of the shortest times seen: what a quiet machine would show.
+    """
 
     median: float
     low: float
     high: float
     within: float
     repeats: int
+    best: float | None = None
 
     @staticmethod
     def of(values: Sequence[float]) -> "Estimate":
@@ -61,8 +65,9 @@ class Times:
 
     def ratio(self, slow: str, fast: str) -> Estimate:
         """Return how many times as long as ``fast`` the candidate ``slow`` takes, turn by turn."""
-        pairs = zip(self.seconds[slow], self.seconds[fast], strict=True)
-        return Estimate.of([a / b for a, b in pairs])
+        above, below = self.seconds[slow], self.seconds[fast]
+        found = Estimate.of([a / b for a, b in zip(above, below, strict=True)])
+        return replace(found, best=min(above) / min(below))
 
 
 def take_turns(
@@ -101,7 +106,8 @@ def take_turns(
 def show(what: str, value: Estimate, *, unit: str = "x", least: float | None = None, most: float | None = None) -> bool:
     """Print one line: the value, its spread, the target if there is one and whether it was reached."""
     digits = 2 if abs(value.median) < 10 else 1
-    spread = f"(quartiles {value.low:.{digits}f} .. {value.high:.{digits}f}, {value.repeats} repeats)"
+    best = "" if value.best is None else f", shortest times {value.best:.{digits}f}"
+    spread = f"(quartiles {value.low:.{digits}f} .. {value.high:.{digits}f}, {value.repeats} repeats{best})"
     line = f"{what:<70}{value.median:8.{digits}f} {unit:<5}{spread if value.repeats > 1 else '(measured once)'}"
     target = least if least is not None else most
     if target is None:
