@@ -1,6 +1,5 @@
 """The runs of a study in parallel processes, and what is written about them."""
 
-import gc
 import logging
 import multiprocessing
 import os
@@ -167,8 +166,6 @@ def _run_one(spec: RunSpec, resume: bool) -> str:
         execute(spec, resume=resume, on_round=_on_round)
     except FedSkewError as error:
         return str(error)
-    finally:
-        gc.collect()  # trainers refer to themselves in circles; without this a run's mapped data stay until much later
     return ""
 
 

@@ -78,7 +78,10 @@ def simulate(
         entries = federation.do_round()
         if on_round is not None:
             on_round(federation.server.round, entries)
-    return federation.outcome()
+    outcome = federation.outcome()
+    for client in federation.alive.values():
+        client.close()
+    return outcome
 
 
 def check_run(method: Method, sites: Mapping[str, SiteSource], settings: Settings) -> None:
@@ -91,9 +94,13 @@ def check_run(method: Method, sites: Mapping[str, SiteSource], settings: Setting
     if settings.min_sites > len(sites):
         raise ConfigError(f"min_sites={settings.min_sites}, but there are {len(sites)} sites")
     name = min(sites)
-    _require_validation(name, Client(method, sites[name], settings))
-    if not Client(method, sites[name], settings, split="test").site.has_evaluation_data:
+    training = Client(method, sites[name], settings)
+    _require_validation(name, training)
+    training.close()
+    scoring = Client(method, sites[name], settings, split="test")
+    if not scoring.site.has_evaluation_data:
         raise ConfigError(f"site {name}: no test examples; look at the split and the fold")
+    scoring.close()
 
 
 def _require_validation(name: str, client: Client) -> None:
@@ -162,12 +169,18 @@ class _Federation:
         client = self.alive.pop(name, None)
         if client is None:
             while len(self.alive) >= self.max_alive:
-                self.alive.popitem(last=False)
+                self.alive.popitem(last=False)[1].close()
             client = Client(self.method, self.sources[name], self.settings)
             if name in self.private:
                 client.restore(self.private[name])
         self.alive[name] = client
         return client
+
+    def _drop(self, name: str) -> None:
+        """Rebuild this site when it is next needed."""
+        client = self.alive.pop(name, None)
+        if client is not None:
+            client.close()
 
     def do_round(self) -> list[Entry]:
         cast, before = self.server.cast(), dict(self.private)
@@ -185,7 +198,7 @@ class _Federation:
                 reason = f"{type(error).__name__}: {error}"
                 logger.warning("round %d, site %s failed: %s", cast.round, name, reason)
                 events.append(Event(name, cast.round, "failed", reason))
-                self.alive.pop(name, None)
+                self._drop(name)
                 continue
             updates.append(update)
             scores += [score] if score else []
@@ -218,7 +231,7 @@ class _Federation:
             raise RoundError(f"{error}" + (f" (failed: {failed})" if failed else "")) from error
         for event in excluded:  # what made its update useless must not live on at the site
             self.private[event.site] = before[event.site]
-            self.alive.pop(event.site, None)
+            self._drop(event.site)
         accepted = {update.site for update in updates} - {event.site for event in excluded}
         self.trained |= accepted
         losses = [Evaluation(u.site, u.round, "train", u.samples, u.metrics) for u in updates if u.site in accepted]

@@ -123,6 +123,11 @@ class Client:
         if self.settings.optimizer_state == "keep":
             self.site.optimizer_state.restore(groups.get("optimizer", {}))
 
+    def close(self) -> None:
+        """Free what the site holds; the client is of no use afterwards."""
+        self.site.close()
+        self.bound.clear()
+
     def deployments(self) -> dict[str, Deployment]:
         """Return, per part, what an exported model needs to treat its inputs the same way."""
         found = {name: bound.deploy() for name, bound in self.bound.items()}

@@ -46,6 +46,7 @@ def finish_site(
         raise DataError(f"site {source.site}: no test examples; look at the split and the fold")
     model = snapshot(client.site.model, client.site.model.state_dict())
     deployments = client.deployments()
+    client.close()
     export_bundle(source, folder, model=model, method=method, seed=settings.seed, deployments=deployments)
     predictions = folder / "predictions.csv"
     if predictions.is_file():

@@ -104,6 +104,15 @@ class Site:
             else:
                 yield torch.stack([torch.as_tensor(data[i][CommonKeys.IMAGE]) for i in index])
 
+    def close(self) -> None:
+        """Let go of network, data and engines at once; the site is of no use afterwards.
+
+        Engines, handlers and seams refer to each other in circles, which Python would only free much later: without
+        this, hundreds of sites rebuilt one after the other would take the memory of many live ones.
+        """
+        for part in (self.trainer, self.evaluator, self._seams, self):
+            vars(part).clear()
+
     def seed(self, seed: int, round: int) -> None:
         """Make everything random at this site a function of (seed, site, round, part)."""
         value = derive(seed, self.name, round)
