@@ -56,6 +56,7 @@ def fedskew(verbose: int) -> None:
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("monai_fedskew").setLevel(level)
+    logging.getLogger("ignite").setLevel(logging.CRITICAL)  # what goes wrong in an engine is told once, by us
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
-        click.echo("Stopped.", err=True)
+        click.echo("Stopped. A run or comparison goes on with the same call and --resume.", err=True)
         sys.exit(130)
     except FedSkewError as error:
         click.echo(f"Error: {error}", err=True)

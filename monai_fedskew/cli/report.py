@@ -33,4 +33,5 @@ def report(folder: Path, out: Path | None, force: bool) -> None:
 def _width() -> int:
     import shutil
 
-    return max(80, shutil.get_terminal_size((120, 24)).columns)
+    # a narrower table would lose its last columns: let the terminal break the lines
+    return max(120, shutil.get_terminal_size((120, 24)).columns)

@@ -18,6 +18,7 @@ __all__ = ["DRAWS", "Difference", "compare_to_first", "over_seeds", "over_subjec
 
 DRAWS = 2000
 CONFIDENCE = 0.95
+_FEWEST_SEEDS = 3  # the t interval of two differences is 12.7 standard errors wide, or a point
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def compare_to_first(
 def over_seeds(differences: Sequence[float]) -> tuple[float, tuple[float, float] | None, float | None, float | None]:
     """Give mean, 95 % t interval, Cohen's d_z and Hedges' g_z of differences paired by seed.
 
-    Interval and effect sizes are None with fewer than two seeds; the effect sizes also when all differences are equal.
+    Interval and effect sizes are None with fewer than three seeds, of which they would say nothing, and when all
+    differences are equal.
 
     Raises:
         DataError: no difference is given.
@@ -79,14 +81,14 @@ def over_seeds(differences: Sequence[float]) -> tuple[float, tuple[float, float]
     if not differences:
         raise DataError("no seed is shared by both methods, so nothing can be paired; run the missing seeds")
     mean, n = statistics.fmean(differences), len(differences)
-    if n < 2:
+    if n < _FEWEST_SEEDS:
         return mean, None, None, None
     spread = statistics.stdev(differences)
     if spread < 1e-9:  # equal but for rounding
-        return mean, (mean, mean), None, None
+        return mean, None, None, None
     low, high = stats.t.interval(CONFIDENCE, n - 1, loc=mean, scale=spread / math.sqrt(n))
     d_z = mean / spread
-    return mean, (float(low), float(high)), d_z, d_z * _hedges(n - 1) if n > 2 else None
+    return mean, (float(low), float(high)), d_z, d_z * _hedges(n - 1)
 
 
 def over_subjects(

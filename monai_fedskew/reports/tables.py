@@ -35,7 +35,7 @@ class Cell:
         if self.mean is None:
             return "-"
         if self.std is None:
-            return f"{self.mean:.1f} ± -" if self.seeds else f"{self.mean:.1f}"
+            return f"{self.mean:.1f}"
         return f"{self.mean:.1f} ± {self.std:.1f}"
 
 

@@ -1,5 +1,6 @@
 """A MONAI bundle folder and a site's data become a Site."""
 
+import difflib
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -146,7 +147,9 @@ class BundleSite:
             if key.split("#")[0] in _OWNED:
                 raise ConfigError(f"--set {key}: is decided by the run (--data, --out and the site); leave it out")
             if key not in known:
-                raise ConfigError(f"bundle {self.bundle.name}: --set {key}: no such id in {Path(files[0]).name}")
+                close = difflib.get_close_matches(key, known.config, 1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise ConfigError(f"bundle {self.bundle.name}: --set {key}: no such id in {Path(files[0]).name}{hint}")
             _require_plain(f"--set {key}", value)
         _require_plain("site", self.site)
         overrides: dict[str, Any] = {"bundle_root": str(self.bundle), "site": self.site}

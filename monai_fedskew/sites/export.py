@@ -42,7 +42,7 @@ def export_bundle(
     configs = folder / "configs"
     configs.mkdir(parents=True, exist_ok=True)
     save_file(dict(model), folder / _MODEL)
-    for name in ("LICENSE", "docs", "scripts"):
+    for name in ("LICENSE", "scripts"):
         origin = source.bundle / name
         if origin.is_dir():
             shutil.copytree(origin, folder / name, dirs_exist_ok=True)
@@ -70,11 +70,20 @@ def export_bundle(
     for deployment in deployments.values():
         file = f"$@bundle_root + '/{_INPUTS}'"
         config["evaluator#prepare_batch"] = {"_target_": deployment.target, "file": file}
+    (folder / "README.md").write_text(_README.format(site=source.site, bundle=source.bundle.name, method=method.name))
     about = f"# {method.name}, seed {seed}, site {source.site}"
     command = "# python -m monai.bundle run --config_file configs/inference.yaml"
     (configs / "inference.yaml").write_text(
         f"{about}\n{command}\n" + yaml.safe_dump(config, sort_keys=False, width=120)
     )
+
+
+_README = """# {bundle} at {site}, trained with {method}
+
+`python -m monai.bundle run --config_file configs/inference.yaml` predicts the test data and writes
+`output/predictions.csv`, equal to the `predictions.csv` here. On another machine add `--dataset_dir FOLDER`, the site's
+prepared data there; `--split all` predicts all of it. monai_fedskew must be installed.
+"""
 
 
 def _settled(source: BundleSite, config: dict[str, Any]) -> dict[str, Any]:

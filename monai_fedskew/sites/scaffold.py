@@ -70,7 +70,10 @@ def site_data(data: Path, site: str) -> tuple[Path, SiteManifest]:
     data = data.absolute()
     folder = data if (data / MANIFEST).is_file() else site_folders(data).get(site)
     if folder is None:
-        raise DataError(f"site {site!r}: not among the prepared sites of {data}: {', '.join(site_folders(data))}")
+        known = list(site_folders(data))
+        raise DataError(
+            f"site {site!r}: not among the prepared sites of {data}: {', '.join(known)}; give {data / known[0]}, say"
+        )
     manifest = read_manifest(folder)
     if manifest.site != site:
         raise DataError(f"site {site!r}: {folder} holds site {manifest.site!r}; give its name, or the other folder")

@@ -35,8 +35,13 @@ def test_one_seed_gives_a_difference_and_nothing_more() -> None:
 
 
 def test_equal_differences_have_no_effect_size() -> None:
-    """When every seed differs by the same, the interval is a point and d_z is undefined."""
-    assert over_seeds([2.0, 2.0, 2.0]) == (2.0, (2.0, 2.0), None, None)
+    """When every seed differs by the same, a point would look like certainty: neither interval nor d_z is given."""
+    assert over_seeds([2.0, 2.0, 2.0]) == (2.0, None, None, None)
+
+
+def test_two_seeds_have_no_interval() -> None:
+    """With one degree of freedom an interval says nothing."""
+    assert over_seeds([1.0, 2.0]) == (1.5, None, None, None)
 
 
 def test_no_shared_seed_is_refused() -> None:

@@ -39,10 +39,10 @@ def test_mean_std_and_worst_site_by_hand() -> None:
 
 
 def test_one_seed_has_no_deviation() -> None:
-    """One seed shows a dash where the standard deviation would be."""
+    """One seed shows its figure alone."""
     row = summarise(make_results({"m": [{"A": 0.5}]})).rows[0]
 
-    assert str(row.cells[0]) == "50.0 ± -"
+    assert str(row.cells[0]) == "50.0"
 
 
 def test_a_site_without_score_is_left_out_of_the_mean_over_sites() -> None:

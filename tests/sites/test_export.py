@@ -44,15 +44,16 @@ def test_without_an_inference_configuration_weights_and_normalisation_are_still_
 
 
 def test_the_bundles_own_code_goes_along(tmp_path: Path) -> None:
-    """`scripts`, LICENSE and docs are copied: what the configuration names must be there."""
+    """`scripts` and LICENSE are copied, and a README of its own says how to run what is there."""
     bundle = tmp_path / "b"
     shutil.copytree(find_bundle("abide_connectome"), bundle)
     (bundle / "scripts").mkdir()
     (bundle / "scripts" / "mine.py").write_text('"""A network of our own."""\n')
     folder = _export(BundleSite(bundle, "NYU"), tmp_path / "NYU")
     assert (folder / "scripts" / "mine.py").read_text() == '"""A network of our own."""\n'
-    for name in ("LICENSE", "docs/README.md", "configs/metadata.json", "configs/logging.conf"):
+    for name in ("LICENSE", "configs/metadata.json", "configs/logging.conf"):
         assert (folder / name).read_text() == (bundle / name).read_text()
+    assert "configs/inference.yaml" in (folder / "README.md").read_text()
 
 
 def test_the_configuration_holds_what_was_decided(tmp_path: Path) -> None:
