@@ -4,7 +4,7 @@
 
 Every run is a process of its own. A round holds every site's update until it is averaged, and every private state:
 memory cannot fall below that. So a run with n sites of which k are alive is compared with a run of k sites plus that
-much for each of the n - k others.
+much for each of the n - k others; a fifth more is allowed for the gaps that so many tensors leave in the heap.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def compare(method: str, width: int, scratch: Path, *, alive: int, counts: tuple
         print(
             f"{sites:>5} sites: {what}; {alive} alive: {extra:.0f} MiB more than needed ({extra / cost:.0f} live sites)"
         )
-        show(f"peak with {sites} sites, {alive} alive / needed", Estimate.of([few["peak"] / needed]), most=1.1)
+        show(f"peak with {sites} sites, {alive} alive / needed", Estimate.of([few["peak"] / needed]), most=1.2)
         is_same = few["digest"] == everyone["digest"]
         verdict = "reached" if is_same else "MISSED"
         print(f"{sites} sites: {alive} alive gives what all alive gives, bit for bit: {verdict}")
