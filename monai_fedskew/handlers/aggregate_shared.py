@@ -1,5 +1,6 @@
 """Federated averaging inside a MONAI trainer over torch.distributed: one rank a site, no federated engine."""
 
+import atexit
 import os
 import random
 from typing import Any, Literal
@@ -136,6 +137,13 @@ def _require_group() -> None:
             "--nproc-per-node 2 -m monai.bundle run ..., or leave the handler out to train one site alone"
         )
     dist.init_process_group("gloo")
+    atexit.register(_leave_group)
+
+
+def _leave_group() -> None:
+    """Stop gloo's threads before Python goes; left running they may abort a process that has done its work."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _require_agreement(cards: list[dict[str, Any]]) -> None:
