@@ -6,7 +6,7 @@ from typing import Literal
 
 from monai_fedskew.core.state import State
 
-__all__ = ["Aux", "Broadcast", "Evaluation", "Event", "History", "Survey", "Update"]
+__all__ = ["Aux", "Broadcast", "Evaluation", "Event", "History", "Result", "Survey", "Update"]
 
 Aux = Mapping[str, State]  # side channel: part name -> what it tells
 
@@ -22,6 +22,7 @@ class Survey:
         samples: number of training examples (windows, images), at least 1.
         groups: number of subjects.
         aux: per part, what it measured at the site.
+        kept: names of the entries of its network that stay at the site; names only, never values.
     """
 
     site: str
@@ -30,6 +31,7 @@ class Survey:
     samples: int
     groups: int
     aux: Aux = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,28 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Event:
-    """What a site did in a round, and why it was missing if it was."""
+class Result:
+    """Test scores of the chosen model, of ``round`` rounds, at a site; read once, at the end.
+
+    ``scores`` is by level: "window" (one row of data) and, where predictions name subjects, "subject".
+    """
 
     site: str
     round: int
-    kind: Literal["trained", "failed", "excluded", "not_sampled"]
+    scores: Mapping[str, Mapping[str, float | None]]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a site did in a round, and why it was missing if it was.
+
+    "failed": it answered with an error or not at all; "excluded": its update was of no use; "missing": the engine could
+    not reach it; "not_sampled": it was not asked; "joined": it was surveyed after the first round.
+    """
+
+    site: str
+    round: int
+    kind: Literal["trained", "failed", "excluded", "not_sampled", "missing", "joined"]
     reason: str = ""
 
 

@@ -8,23 +8,38 @@ from typing import Protocol
 from monai_fedskew.core.state import State
 from monai_fedskew.errors import ConfigError
 
-__all__ = ["StateKey", "Store"]
+__all__ = ["StateKey", "Store", "require_folder_name"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # with fullmatch: `$` would let a newline pass
 _HASH = re.compile(r"[0-9a-f]{64}")
 _CHARACTERS = 100  # file systems allow 255 bytes, of which temporary names need some
 
 
+def require_folder_name(what: str, name: object) -> str:
+    """Return a name that comes from a server or the command line if it can become a folder, and no other.
+
+    Raises:
+        ConfigError: it has other characters than letters a-z, digits and ``. _ -``, or more than 100.
+
+    >>> require_folder_name("study", "abide-2026")
+    'abide-2026'
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _CHARACTERS:
+        raise ConfigError(
+            f"{what}={_short(name)}: a name has letters a-z, digits and . _ - only, starts with a letter or digit and "
+            f"has at most {_CHARACTERS} characters; rename it"
+        )
+    return name
+
+
 @dataclass(frozen=True)
 class StateKey:
     """Whose private state it is, and of which network.
 
-    The names become folders and come from a server: only what can neither leave a folder nor hide in it is taken.
-
     Args:
-        study: name of the study; letters, digits and ``. _ -``, the first a letter or digit, at most 100.
+        study: name of the study; see ``require_folder_name``.
         run: id of this run of the study; the same rule.
-        site: name of the site; the same rule.
+        site: name of the site as its manifest has it: any letters, but nothing that leaves a folder or hides in it.
         network: sha256 in lower-case hex over names, dtypes and shapes of the adapted network.
 
     Raises:
@@ -41,16 +56,13 @@ class StateKey:
 
     def __post_init__(self) -> None:
         """Check the names."""
-        for field in ("study", "run", "site"):
-            value = getattr(self, field)
-            if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value) > _CHARACTERS:
-                shown = repr(value)
-                raise ConfigError(
-                    f"{field}={shown if len(shown) <= 60 else shown[:57] + '...'}: a name has letters a-z, digits and "
-                    f". _ - only, starts with a letter or digit and has at most {_CHARACTERS} characters; rename it"
-                )
+        require_folder_name("study", self.study)
+        require_folder_name("run", self.run)
+        site = self.site
+        if not isinstance(site, str) or not site or site[0] == "." or not site.isprintable() or set(site) & set("/\\"):
+            raise ConfigError(f"site={_short(site)}: cannot be the name of a folder; rename the site")
         if not isinstance(self.network, str) or not _HASH.fullmatch(self.network):
-            raise ConfigError(f"network={self.network!r:.60} must be a sha256 in lower-case hex, 64 digits")
+            raise ConfigError(f"network={_short(self.network)} must be a sha256 in lower-case hex, 64 digits")
 
 
 class Store(Protocol):
@@ -65,3 +77,8 @@ class Store(Protocol):
 
     def write(self, key: StateKey, round: int, state: State, *, keep: Collection[int]) -> None:
         """Keep the state of a round, wholly or not at all; other rounds of the run that are not in ``keep`` go."""
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
