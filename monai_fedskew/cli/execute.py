@@ -23,6 +23,7 @@ from monai_fedskew.federation.run_folder import is_finished, locked, open_run, r
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import parse_method
 from monai_fedskew.sites.bundle import BundleSite
+from monai_fedskew.sites.fold import with_fold
 from monai_fedskew.sites.pool import PooledSites
 
 __all__ = ["Plan", "RunSpec", "bundle_about", "execute", "find_sites", "plan", "verify_sites"]
@@ -182,13 +183,7 @@ def _finish(planned: Plan, outcome: Outcome) -> dict[str, Any]:
 
 
 def _sources(spec: RunSpec) -> dict[str, BundleSite]:
-    overrides = dict(spec.overrides)
-    known = BundleSite(spec.bundle, "").ids()
-    if "fold" in known and "fold" not in overrides:
-        folds = overrides.get("folds", known.get("folds"))
-        if not isinstance(folds, int) or folds < 1:
-            raise ConfigError(f"bundle {spec.bundle.name}: folds={folds!r} must be a whole number; or --set fold=N")
-        overrides["fold"] = spec.settings.seed % folds
+    overrides = with_fold(spec.bundle, spec.overrides, spec.settings.seed)
     folders = find_sites(spec.data, spec.sites)
     return {name: BundleSite(spec.bundle, name, folder.resolve(), overrides) for name, folder in folders.items()}
 

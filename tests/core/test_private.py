@@ -17,13 +17,26 @@ def test_plain_names_are_taken(field: str, name: str) -> None:
     assert getattr(StateKey(**{**GOOD, field: name}), field) == name
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", ".", "..", "../up", "a/b", "a\\b", "/etc", ".hidden", "-x", "a\n", "a b", "a\0", "São", "x" * 101, 3, None],
-)
+def test_a_site_may_be_named_in_any_script() -> None:
+    """As its manifest may."""
+    assert StateKey(**{**GOOD, "site": "São Paulo (2)"}).site == "São Paulo (2)"
+
+
+OUTSIDE = ["", ".", "..", "../up", "a/b", "a\\b", "/etc", ".hidden", "a\n", "a\0", 3, None]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
 @pytest.mark.parametrize("field", ["study", "run", "site"])
 def test_what_could_leave_a_folder_is_refused(field: str, name: Any) -> None:
-    """The error names field and value."""
+    """The error names the field."""
+    with pytest.raises(ConfigError, match=f"^{field}="):
+        StateKey(**{**GOOD, field: name})
+
+
+@pytest.mark.parametrize("name", ["-x", "a b", "São", "x" * 101])
+@pytest.mark.parametrize("field", ["study", "run"])
+def test_studies_and_runs_have_plain_names(field: str, name: Any) -> None:
+    """They come from a server."""
     with pytest.raises(ConfigError, match=f"^{field}="):
         StateKey(**{**GOOD, field: name})
 

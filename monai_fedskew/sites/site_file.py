@@ -1,0 +1,148 @@
+"""The hospital's own file: where its bundle, data and private state lie. The server never says, nor learns, any of it.
+
+fedskew.json; relative paths are relative to the file::
+
+    {"site": "NYU", "bundle": "abide_connectome", "data": "prepared/NYU", "state": "state", "output": "results",
+     "overrides": {"batch_size": 32}}
+"""
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from monai_fedskew.data.site_names import require_site_name
+from monai_fedskew.errors import ConfigError, DataError
+from monai_fedskew.sites.bundle import BundleSite
+from monai_fedskew.sites.fold import with_fold
+from monai_fedskew.sites.locate import find_bundle, list_bundles
+
+__all__ = ["SiteFile", "read_site_file", "write_site_file"]
+
+_NEEDED, _PATHS = ("bundle", "data"), ("bundle", "data", "state", "output")
+_KEYS = ("site", *_PATHS, "overrides")
+_DEFAULTS = {"state": "state", "output": "results"}
+_HINT = "`fedskew site init` writes one"
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    """What a hospital decides, the same for every engine.
+
+    Args:
+        site: name of the site, as the engine knows it.
+        bundle: folder of its bundle.
+        data: folder of its prepared data.
+        state: folder of its private state; may not exist yet.
+        output: folder of its results; may not exist yet.
+        overrides: configuration id to plain value; ``fold`` follows the seed unless it is given.
+    """
+
+    site: str
+    bundle: Path
+    data: Path
+    state: Path
+    output: Path
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def source(self, seed: int) -> BundleSite:
+        """Return what opens the site, with the fold that belongs to the seed.
+
+        Raises:
+            ConfigError: the bundle cannot be read, or its folds make no sense.
+        """
+        return BundleSite(self.bundle, self.site, self.data, with_fold(self.bundle, self.overrides, seed))
+
+
+def read_site_file(path: Path, site: str) -> SiteFile:
+    """Read a hospital's file.
+
+    Args:
+        path: the file.
+        site: who the engine says this is; a ``site`` in the file must be the same.
+
+    Raises:
+        ConfigError: an unknown or missing key, a value of the wrong kind, another site, or no such bundle.
+        DataError: the file, or the folder of data it names, is not there or cannot be read.
+    """
+    content = _load(path)
+    _check(path, content)
+    require_site_name(site, f"{path}: the engine's name of this site")
+    if content.get("site", site) != site:
+        raise ConfigError(
+            f"{path}: site is {content['site']!r}, but the engine knows this site as {site!r}; correct the file, or "
+            "use the start-up kit or node configuration of this site"
+        )
+    folder = path.absolute().parent
+    bundle = content["bundle"]
+    found = {key: Path(os.path.normpath(folder / content.get(key, _DEFAULTS.get(key, "")))) for key in _PATHS[1:]}
+    if not found["data"].is_dir():
+        raise DataError(f"{path}: data {found['data']} is no folder; name the folder of the site's prepared data")
+    for key in ("state", "output"):
+        if found[key].exists() and not found[key].is_dir():
+            raise ConfigError(f"{path}: {key} {found[key]} is a file; name a folder")
+    return SiteFile(
+        site,
+        find_bundle(bundle if bundle in list_bundles() else os.path.normpath(folder / bundle)),
+        found["data"],
+        found["state"],
+        found["output"],
+        content.get("overrides", {}),
+    )
+
+
+def write_site_file(path: Path, site_file: SiteFile) -> None:
+    """Write a hospital's file, whole or not at all; what lies beside it or below is named relative to it.
+
+    Raises:
+        ConfigError: the overrides hold what JSON cannot.
+    """
+    folder = path.absolute().parent
+    shipped = {bundle: name for name, bundle in list_bundles().items()}
+    content: dict[str, Any] = {"site": site_file.site}
+    for key in _PATHS:
+        held: Path = getattr(site_file, key)
+        target = held.absolute()
+        inside = target.is_relative_to(folder)
+        content[key] = shipped.get(held) or (target.relative_to(folder).as_posix() if inside else str(target))
+    content["overrides"] = dict(site_file.overrides)
+    try:
+        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: overrides must be plain values ({error})") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise DataError(f"{path.absolute()} does not exist; {_HINT}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as JSON ({error}); correct it, or {_HINT}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: holds a {type(content).__name__}, not an object with {', '.join(_NEEDED)}; {_HINT}")
+    return content
+
+
+def _check(path: Path, content: Mapping[str, Any]) -> None:
+    for key in content:
+        if key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"it may hold {', '.join(_KEYS)}"
+            raise ConfigError(f"{path}: unknown key {key!r}; {hint}")
+    for key in _NEEDED:
+        if key not in content:
+            raise ConfigError(f"{path}: lacks the key {key!r}; it needs {' and '.join(_NEEDED)}")
+    for key, value in content.items():
+        if key == "overrides":
+            if not isinstance(value, dict):
+                raise ConfigError(f"{path}: overrides={value!r} must be an object of configuration id to value")
+        elif not isinstance(value, str) or not value:
+            raise ConfigError(f"{path}: {key}={value!r} must be text")
