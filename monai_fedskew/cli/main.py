@@ -18,6 +18,7 @@ __all__ = ["fedskew", "main"]
 _COMMANDS = {
     "demo": ("demo", "Run a small synthetic study from data to report, in under two minutes."),
     "methods": ("methods", "List every method with its parameters and paper."),
+    "privacy": ("privacy", "Say what FedRDN's noise costs in privacy and in precision."),
     "abide": ("abide", "Fetch, extract and prepare ABIDE resting-state fMRI."),
     "bundle": ("bundle", "List, check and make bundles."),
     "simulate": ("simulate", "Run one method over the sites in this process."),

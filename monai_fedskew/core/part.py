@@ -43,6 +43,9 @@ class SiteView(Protocol):
     def examples(self) -> Iterator[Tensor]:
         """Yield batches (B, C, ...) of clean training inputs in a fixed order."""
 
+    def example_groups(self) -> Tensor | None:
+        """Return the number of each example's subject, in the order of ``examples``; None if the data name none."""
+
     def replay(self, part: "Part") -> AbstractContextManager[None]:
         """Allow extra passes: random state from the part's own stream, running statistics frozen."""
 

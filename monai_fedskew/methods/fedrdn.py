@@ -12,8 +12,9 @@ from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Deployment, Part, SiteView
 from monai_fedskew.core.state import State, nest, unnest
-from monai_fedskew.errors import ConfigError, StateError
+from monai_fedskew.errors import ConfigError, DataError, StateError
 from monai_fedskew.transforms.normalise import SiteNormaliser
+from monai_fedskew.transforms.private_statistics import GaussianRelease
 from monai_fedskew.transforms.statistics import (
     SiteStatistics,
     StdMode,
@@ -24,10 +25,19 @@ from monai_fedskew.transforms.statistics import (
 
 __all__ = ["RandomSiteNorm", "fedrdn"]
 
+_SENT = "sent"  # group of the private state that holds the numbers drawn for the table
 _TOLERANCE = 1e-2  # how near a mean to 0 and a std to 1 count as already normalised
 
 
-def fedrdn(std: StdMode | None = None, ddof: int = 1, variant: Literal["paper", "official"] = "paper") -> Method:
+def fedrdn(
+    std: StdMode | None = None,
+    ddof: int = 1,
+    variant: Literal["paper", "official"] = "paper",
+    *,
+    min_subjects: int = 0,
+    clip: float | None = None,
+    noise: float | None = None,
+) -> Method:
     """Normalise every training image by the mean and std of a site drawn at random, own included.
 
     (x - mean_j) / std_j, j uniform over all sites, drawn anew for every sample; evaluation uses the site's own pair
@@ -42,17 +52,25 @@ def fedrdn(std: StdMode | None = None, ddof: int = 1, variant: Literal["paper", 
         ddof: 0 or 1, taken from n in the divisor of the variance; 1 as in the public code.
         variant: "official" draws as the public code: once a batch, and mean and std from two sites drawn
             independently. (The public code also measures through its augmented loader; that is not repeated.)
+        min_subjects: a site with fewer subjects (examples, where its data name none) refuses to be surveyed; 0 never.
+        clip: with noise, bound on one subject's root mean square in the shared pairs, in the inputs' unit. See
+            ``GaussianRelease``; the site's own normalisation stays exact.
+        noise: with clip, Gaussian noise on the shared pairs over their sensitivity to one subject. ``fedskew
+            privacy`` tells what it costs. The draw is no function of the seed: two runs are not bit-equal.
 
     Raises:
-        ConfigError: an unknown value.
+        ConfigError: an unknown value, or one of clip and noise without the other.
 
     >>> fedrdn().parts
-    (RandomSiteNorm(std=None, ddof=1, variant='paper'),)
+    (RandomSiteNorm(std=None, ddof=1, variant='paper', min_subjects=0, release=None),)
     """
     require_definition("method fedrdn", std, ddof)
     if variant not in ("paper", "official"):
         raise ConfigError(f"method fedrdn: variant={variant!r} must be paper or official")
-    return Method("fedrdn", parts=(RandomSiteNorm(std, ddof, variant),))
+    if isinstance(min_subjects, bool) or not isinstance(min_subjects, int) or min_subjects < 0:
+        raise ConfigError(f"method fedrdn: min_subjects={min_subjects!r} must be a whole number, 0 or more")
+    release = _release(clip, noise)
+    return Method("fedrdn", parts=(RandomSiteNorm(std, ddof, variant, min_subjects, release),))
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,8 @@ class RandomSiteNorm(Part):
     std: StdMode | None = None
     ddof: int = 1
     variant: Literal["paper", "official"] = "paper"
+    min_subjects: int = 0
+    release: GaussianRelease | None = None
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site."""
@@ -83,6 +103,7 @@ class _Bound(Bound):
     def __init__(self, part: RandomSiteNorm, site: SiteView) -> None:
         self._part, self._site = part, site
         self._own: State = {}
+        self._sent: State = {}  # what was drawn for the table, where it is not the exact statistics
         self._by_own: SiteNormaliser | None = None
         self._by_any: SiteNormaliser | None = None
         site.add(part, "normalise", self._draw)
@@ -90,10 +111,17 @@ class _Bound(Bound):
 
     def survey(self) -> State:
         part, site = self._part, self._site
+        _require_subjects(site, part.min_subjects)
+        if self._sent:  # surveyed again: a second draw would spend the privacy budget twice
+            return self._sent
         own = measure(site.examples(), site=site.name, std_mode=part.std, ddof=part.ddof)
-        _warn_normalised(own)
-        self.restore(own.to_state())
-        return self._own
+        if part.release is None:
+            _warn_normalised(own)
+            self.restore(own.to_state())
+            return self._own
+        sent = part.release(site.examples(), _subjects(site, own.samples), own)
+        self.restore({**own.to_state(), **nest({_SENT: sent.to_state()})})
+        return self._sent
 
     def receive(self, cast: Broadcast) -> None:
         pairs = unnest(cast.aux.get(self._part.name, {}))
@@ -106,11 +134,13 @@ class _Bound(Bound):
         self._by_any = SiteNormaliser(mean, std)
 
     def private(self) -> State:
-        return self._own
+        return {**self._own, **nest({_SENT: self._sent})}
 
     def restore(self, state: State) -> None:
         if state:
-            self._own = state
+            prefix = f"{_SENT}/"
+            self._sent = {key.removeprefix(prefix): v for key, v in state.items() if key.startswith(prefix)}
+            self._own = {key: value for key, value in state.items() if not key.startswith(prefix)}
             self._by_own = SiteNormaliser.of([SiteStatistics.from_state(self._site.name, state)])
 
     def deploy(self) -> Deployment:
@@ -129,6 +159,38 @@ class _Bound(Bound):
         if self._by_own is None:
             raise StateError(f"site {self._site.name}: fedrdn has no statistics; survey the site first")
         return self._by_own(inputs), targets
+
+
+def _release(clip: float | None, noise: float | None) -> GaussianRelease | None:
+    if clip is None and noise is None:
+        return None
+    if clip is None or noise is None:
+        raise ConfigError(
+            f"method fedrdn: clip={clip}, noise={noise}: give both or neither; clipping alone hides nobody, and noise "
+            "without a bound on a subject promises nothing"
+        )
+    return GaussianRelease(clip, noise)
+
+
+def _require_subjects(site: SiteView, least: int) -> None:
+    if site.groups < least:
+        # The count itself stays at the site: the server reads this text as the reason of the failure.
+        raise DataError(
+            f"site {site.name}: fewer training subjects than min_subjects={least}; its statistics are not shared. "
+            "Leave the site out, or agree on a smaller number"
+        )
+
+
+def _subjects(site: SiteView, examples: int) -> Tensor:
+    subjects = site.example_groups()
+    if subjects is None:
+        warnings.warn(
+            f"site {site.name}: the training data name no subjects (`groups`); the noise hides one example, not one "
+            "subject",
+            stacklevel=3,
+        )
+        return torch.arange(examples)
+    return subjects
 
 
 def _warn_normalised(own: SiteStatistics) -> None:

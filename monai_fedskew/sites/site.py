@@ -104,6 +104,20 @@ class Site:
             else:
                 yield torch.stack([torch.as_tensor(data[i][CommonKeys.IMAGE]) for i in index])
 
+    def example_groups(self) -> Tensor | None:
+        """Return the number of each example's subject, (examples,) int64; None where the training data name none.
+
+        Raises:
+            ConfigError: the training data name subjects, but the clean examples do not.
+        """
+        groups = getattr(self._survey_data, "groups", None)
+        if groups is None and self.has_groups:
+            raise ConfigError(
+                f"site {self.name}: the training data have `groups` (one subject index a sample), `survey#dataset` has "
+                "not; give it that attribute, so that examples of one subject are known as such"
+            )
+        return None if groups is None else torch.from_numpy(np.unique(groups, return_inverse=True)[1])
+
     def close(self) -> None:
         """Let go of network, data and engines at once; the site is of no use afterwards.
 

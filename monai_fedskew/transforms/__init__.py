@@ -1,6 +1,7 @@
 """Site statistics and normalisation by them: of use with no federation."""
 
 from monai_fedskew.transforms.normalise import NormaliseBatch, SiteNormaliser
+from monai_fedskew.transforms.private_statistics import GaussianRelease, privacy_cost
 from monai_fedskew.transforms.statistics import (
     SiteStatistics,
     StdMode,
@@ -11,11 +12,13 @@ from monai_fedskew.transforms.statistics import (
 from monai_fedskew.transforms.table import read_statistics, read_table, write_statistics
 
 __all__ = [
+    "GaussianRelease",
     "NormaliseBatch",
     "SiteNormaliser",
     "SiteStatistics",
     "StdMode",
     "measure",
+    "privacy_cost",
     "read_statistics",
     "read_table",
     "require_comparable",

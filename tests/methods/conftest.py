@@ -12,9 +12,16 @@ from monai_fedskew.core import Bound, Broadcast, Part
 class View:
     """A SiteView around given examples: keeps the functions parts add, and calls them."""
 
-    def __init__(self, name: str, batches: Sequence[Tensor] = (), model: nn.Module | None = None) -> None:
-        self.name, self.batches = name, batches
-        self.samples = self.groups = sum(map(len, batches))
+    def __init__(
+        self,
+        name: str,
+        batches: Sequence[Tensor] = (),
+        model: nn.Module | None = None,
+        subjects: Sequence[int] | None = None,
+    ) -> None:
+        self.name, self.batches, self._subjects = name, batches, subjects
+        self.samples = sum(map(len, batches))
+        self.groups = self.samples if subjects is None else len(set(subjects))
         self.model = nn.Linear(1, 1) if model is None else model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.loss_function = nn.MSELoss()
@@ -29,6 +36,10 @@ class View:
     def examples(self) -> Iterator[Tensor]:
         """Yield the given batches."""
         yield from self.batches
+
+    def example_groups(self) -> Tensor | None:
+        """Return the given subjects."""
+        return None if self._subjects is None else torch.tensor(self._subjects)
 
     def batch(self, stage: str, inputs: Tensor) -> Tensor:
         """What the network would be given of ``inputs``."""

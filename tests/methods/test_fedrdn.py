@@ -3,9 +3,12 @@ import torch
 from torch import Tensor
 
 from monai_fedskew.core import Broadcast
-from monai_fedskew.errors import DataError, StateError
-from monai_fedskew.methods import fedrdn
-from monai_fedskew.transforms import SiteStatistics
+from monai_fedskew.engines.simulator import simulate
+from monai_fedskew.errors import ConfigError, DataError, StateError
+from monai_fedskew.federation.client import Client
+from monai_fedskew.federation.settings import Settings
+from monai_fedskew.methods import fedrdn, parse_method
+from monai_fedskew.transforms import SiteStatistics, measure
 
 FIFTY = torch.full((200, 1, 4, 4, 4), 50.0)
 
@@ -171,3 +174,102 @@ def test_without_survey_nothing_is_normalised(view) -> None:
         site.batch("normalise_eval", FIFTY)
     with pytest.raises(StateError, match="site A: fedrdn has no broadcast to draw from"):
         site.batch("normalise", FIFTY)
+
+
+def vectors(n: int = 40) -> Tensor:
+    """Two features of some examples."""
+    return torch.randn(n, 2, generator=torch.Generator().manual_seed(3)) * 2 + 1
+
+
+def test_too_few_subjects_refuse_the_survey(view) -> None:
+    """Eight examples of four subjects; the text, which the server may read, does not tell how many there are."""
+    part = fedrdn(min_subjects=5).parts[0]
+
+    with pytest.raises(DataError, match="site A: fewer training subjects than min_subjects=5; .* not shared") as told:
+        part.bind(view("A", [vectors(8)], subjects=[0, 0, 1, 1, 2, 2, 3, 3])).survey()
+    assert "4" not in str(told.value)
+    assert part.bind(view("A", [vectors(8)], subjects=[0, 1, 2, 3, 4, 4, 4, 4])).survey()
+
+
+def test_noise_is_sent_and_the_exact_statistics_stay(view) -> None:
+    """The report is drawn; evaluation and the exported model normalise by the exact statistics."""
+    values = vectors()
+    exact = measure([values], site="A").to_state()
+    site = view("A", [values], subjects=list(range(40)))
+    bound = fedrdn(clip=4, noise=1).parts[0].bind(site)
+
+    sent = bound.survey()
+
+    assert {key: value.shape for key, value in sent.items()} == {key: value.shape for key, value in exact.items()}
+    assert not torch.equal(sent["mean"], exact["mean"])
+    assert not torch.equal(sent["std"], exact["std"])
+    by_hand = (values - exact["mean"].float()) / exact["std"].float()
+    assert torch.equal(site.batch("normalise_eval", values), by_hand)
+    assert torch.equal(bound.deploy().tensors["mean"], exact["mean"])
+
+
+def test_a_rebuilt_site_sends_the_same_numbers_again(view) -> None:
+    """Surveyed twice, kept or rebuilt, a site spends its privacy budget once."""
+    part, values = fedrdn(clip=4, noise=1).parts[0], vectors()
+    first = part.bind(view("A", [values], subjects=list(range(40))))
+    sent = first.survey()
+    rebuilt = part.bind(view("A", [values], subjects=list(range(40))))
+
+    rebuilt.restore(first.private())
+
+    for again in (first.survey(), rebuilt.survey()):
+        assert all(torch.equal(again[key], sent[key]) for key in sent)
+    other = part.bind(view("A", [values], subjects=list(range(40)))).survey()
+    assert not torch.equal(other["mean"], sent["mean"])
+
+
+def test_noise_without_named_subjects_warns(view) -> None:
+    """Several windows of one person would go unnoticed."""
+    with pytest.warns(UserWarning, match="site A: the training data name no subjects .* hides one example"):
+        fedrdn(clip=4, noise=0.1).parts[0].bind(view("A", [vectors()])).survey()
+
+
+def test_the_options_switched_off_change_no_bit(sources) -> None:
+    """A minimum every site meets, and no noise: the same run."""
+    settings = Settings(rounds=2)
+    plain, asked = (simulate(parse_method(text), sources, settings) for text in ("fedrdn", "fedrdn:min_subjects=5"))
+
+    assert all(torch.equal(plain.last[key], asked.last[key]) for key in plain.last)
+    assert set(plain.last) == set(asked.last)
+
+
+def test_noise_composes_with_fedbn_and_survives_rebuilt_clients(sources) -> None:
+    """One site alive at a time: the table the server holds is still the one each site drew first."""
+    method = parse_method("fedrdn:clip=2,noise=0.1+fedbn")
+
+    outcome = simulate(method, sources, Settings(rounds=2), max_alive=1)
+
+    for site in sources:
+        for key in ("mean", "std"):
+            told = outcome.cast.aux["fedrdn"][f"{site}/{key}"]
+            assert torch.equal(told, outcome.private[site][f"part.fedrdn/sent/{key}"])
+            assert not torch.equal(told, outcome.private[site][f"part.fedrdn/{key}"])
+
+
+def test_the_unit_of_a_real_site_is_its_subject(sources) -> None:
+    """Groups reach the part through the site: 9 training subjects of 4 windows each, in rows of one subject each."""
+    client = Client(parse_method("fedrdn:clip=2,noise=0.1"), sources["A"], Settings(rounds=1))
+    groups = client.site.example_groups()
+
+    assert len(groups.unique()) == client.site.groups < client.site.samples
+    assert set(groups.bincount().tolist()) == {4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"min_subjects": -1}, "method fedrdn: min_subjects=-1 must be a whole number, 0 or more"),
+        ({"clip": 1.0}, r"clip=1\.0, noise=None: give both or neither"),
+        ({"noise": 1.0}, r"clip=None, noise=1\.0: give both or neither"),
+        ({"clip": 1.0, "noise": 0.0}, r"noise=0\.0 must be a finite number above 0"),
+    ],
+)
+def test_wrong_privacy_options_are_refused(arguments, message) -> None:
+    """The value seen and what to do."""
+    with pytest.raises(ConfigError, match=message):
+        fedrdn(**arguments)
