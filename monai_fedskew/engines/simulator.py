@@ -2,19 +2,19 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from monai_fedskew.core.messages import Broadcast, Evaluation, Event, History, Update
+from monai_fedskew.core.messages import Broadcast, History
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.state import State
-from monai_fedskew.errors import ConfigError, RoundError
+from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.client import Client, SiteSource
-from monai_fedskew.federation.history import Entry, HistoryFile
-from monai_fedskew.federation.sampling import sample_sites
-from monai_fedskew.federation.server import Server
+from monai_fedskew.federation.exchange import Failure, Reply, Request
+from monai_fedskew.federation.resident import MemoryStore, Resident
+from monai_fedskew.federation.rounds import OnRound, Rounds
 from monai_fedskew.federation.settings import Settings
 
 __all__ = ["Outcome", "check_run", "simulate"]
@@ -51,7 +51,7 @@ def simulate(
     run: Path | None = None,
     resume: bool = False,
     max_alive: int | None = None,
-    on_round: Callable[[int, Sequence[Entry]], None] | None = None,
+    on_round: OnRound | None = None,
 ) -> Outcome:
     """Run a federation in this process.
 
@@ -68,20 +68,24 @@ def simulate(
         RoundError: fewer than ``min_sites`` usable updates in a round; the last good round stays on disk.
         ConfigError: the method or the sites cannot be run as asked, or ``run`` holds rounds and ``resume`` is False.
     """
-    federation = _Federation(method, sites, settings, run, max_alive)
+    _require_enough(sites, settings)
+    transport = _InProcess(method, sites, settings, max_alive)
+    rounds = Rounds(method, settings, transport, run=run, private=transport.private)
     done = checkpoint.latest(run) if run is not None and resume else None
-    if done is None:
-        federation.survey()
+    if run is None or done is None:
+        rounds.start()
     else:
-        federation.resume(done)
-    while federation.server.round < settings.rounds:
-        entries = federation.do_round()
+        transport.restore(checkpoint.load(run, done), run)
+        rounds.resume(done)
+    while rounds.server.round < settings.rounds:
+        entries = rounds.do_round()
         if on_round is not None:
-            on_round(federation.server.round, entries)
-    outcome = federation.outcome()
-    for client in federation.alive.values():
-        client.close()
-    return outcome
+            on_round(rounds.server.round, entries)
+    end = rounds.conclude()
+    private = transport.chosen(end.since, run, end.round)
+    last = transport.private(end.last_since)
+    transport.close()
+    return Outcome(end.cast, private, end.round, end.last, last, end.history)
 
 
 def check_run(method: Method, sites: Mapping[str, SiteSource], settings: Settings) -> None:
@@ -91,11 +95,10 @@ def check_run(method: Method, sites: Mapping[str, SiteSource], settings: Setting
         ConfigError: too few sites, a method that does not fit the network, no validation data to choose by, ...
         DataError: the site cannot be opened.
     """
-    if settings.min_sites > len(sites):
-        raise ConfigError(f"min_sites={settings.min_sites}, but there are {len(sites)} sites")
+    _require_enough(sites, settings)
     name = min(sites)
     training = Client(method, sites[name], settings)
-    _require_validation(name, training)
+    training.require_validation()
     training.close()
     scoring = Client(method, sites[name], settings, split="test")
     if not scoring.site.has_evaluation_data:
@@ -103,175 +106,61 @@ def check_run(method: Method, sites: Mapping[str, SiteSource], settings: Setting
     scoring.close()
 
 
-def _require_validation(name: str, client: Client) -> None:
-    if client.settings.choose == "best" and not client.site.has_evaluation_data:
-        raise ConfigError(
-            f"site {name}: choose=best needs validation data, but there is none; "
-            "choose the last round (--choose last) or set validation_fraction above 0"
-        )
+def _require_enough(sites: Mapping[str, SiteSource], settings: Settings) -> None:
+    if settings.min_sites > len(sites):
+        raise ConfigError(f"min_sites={settings.min_sites}, but there are {len(sites)} sites")
 
 
-@dataclass
-class _Best:
-    round: int
-    score: float
-    cast: Broadcast | None = None  # None right after a resume: read from the checkpoint when needed
-    private: Mapping[str, State] = field(default_factory=dict)
+class _InProcess:
+    """A Transport to sites in this process, at most so many of them held at once."""
 
-
-class _Federation:
     def __init__(
-        self,
-        method: Method,
-        sites: Mapping[str, SiteSource],
-        settings: Settings,
-        run: Path | None,
-        max_alive: int | None,
+        self, method: Method, sites: Mapping[str, SiteSource], settings: Settings, max_alive: int | None
     ) -> None:
-        if settings.min_sites > len(sites):
-            raise ConfigError(f"min_sites={settings.min_sites}, but there are {len(sites)} sites")
-        self.method, self.sources, self.settings, self.run = method, sites, settings, run
+        self.store = MemoryStore()
+        self.residents = {name: Resident(method, source, settings, self.store) for name, source in sites.items()}
         self.max_alive = len(sites) if max_alive is None else max(1, max_alive)
-        self.names = tuple(sorted(sites))
-        self.server = Server(method, settings)
-        self.history = HistoryFile(None if run is None else run / "history.jsonl")
-        self.alive: OrderedDict[str, Client] = OrderedDict()
-        self.private: dict[str, State] = {}
-        self.trained: set[str] = set()
-        self.best: _Best | None = None
+        self.alive: OrderedDict[str, Resident] = OrderedDict()
 
-    def survey(self) -> None:
-        if self.run is not None and checkpoint.latest(self.run) is not None:
-            raise ConfigError(f"{self.run}: holds rounds of a run; resume it, or choose another folder")
-        self.history.start()
-        surveys = []
-        for name in self.names:
-            client = self.client(name)
-            surveys.append(client.survey())
-            _require_validation(name, client)
-            self.private[name] = client.private()
-        self.server.open(surveys)
+    def present(self) -> frozenset[str]:
+        return frozenset(self.residents)
 
-    def resume(self, done: int) -> None:
-        assert self.run is not None
-        held = checkpoint.load(self.run, done)
-        if held.sites != self.names:
-            raise ConfigError(f"{self.run}: holds sites {', '.join(held.sites)}, asked for {', '.join(self.names)}")
-        if held.round > self.settings.rounds:
-            raise ConfigError(f"{self.run}: holds {held.round} rounds, more than rounds={self.settings.rounds}")
-        self.server.restore(held.server, round=held.round, sites=held.sites, parameters=held.parameters)
-        self.private = dict(held.private)
-        self.history.cut(held.history_rows)
-        self.trained = {event.site for event in self.history.history.events if event.kind == "trained"}
-        self.best = _Best(*held.best) if held.best else None
+    def ask(self, requests: Mapping[str, Request]) -> dict[str, Reply | Failure]:
+        return {name: self._ask_one(name, requests[name]) for name in sorted(requests)}
 
-    def client(self, name: str) -> Client:
-        client = self.alive.pop(name, None)
-        if client is None:
+    def _ask_one(self, name: str, request: Request) -> Reply | Failure:
+        if self.alive.pop(name, None) is None:
             while len(self.alive) >= self.max_alive:
-                self.alive.popitem(last=False)[1].close()
-            client = Client(self.method, self.sources[name], self.settings)
-            if name in self.private:
-                client.restore(self.private[name])
-        self.alive[name] = client
-        return client
-
-    def _drop(self, name: str) -> None:
-        """Rebuild this site when it is next needed."""
-        client = self.alive.pop(name, None)
-        if client is not None:
-            client.close()
-
-    def do_round(self) -> list[Entry]:
-        cast, before = self.server.cast(), dict(self.private)
-        chosen = sample_sites(self.names, self.settings.fraction, seed=self.settings.seed, round=cast.round)
-        updates, scores, events = [], [], []
-        for name in self.names:
-            if name not in chosen:
-                events.append(Event(name, cast.round, "not_sampled"))
-                continue
-            try:
-                score, update = self._serve(name, cast)
-            except ConfigError:
-                raise
-            except Exception as error:  # a site may fail in any way; the round goes on without it
-                reason = f"{type(error).__name__}: {error}"
-                logger.warning("round %d, site %s failed: %s", cast.round, name, reason)
-                events.append(Event(name, cast.round, "failed", reason))
-                self._drop(name)
-                continue
-            updates.append(update)
-            scores += [score] if score else []
-        self._choose(scores, cast, before)
-        return self._finish(cast, updates, scores, events, before)
-
-    def _serve(self, name: str, cast: Broadcast) -> tuple[Evaluation | None, Update]:
-        client = self.client(name)
-        score = client.evaluate(cast)
-        update = client.fit(cast)
-        self.private[name] = client.private()
-        return score, update
-
-    def _finish(
-        self,
-        cast: Broadcast,
-        updates: list[Update],
-        scores: list[Evaluation],
-        events: list[Event],
-        before: Mapping[str, State],
-    ) -> list[Entry]:
-        if not updates:
-            reasons = "; ".join(f"{event.site}: {event.reason}" for event in events if event.kind == "failed")
-            raise RoundError(f"round {cast.round}: every site failed ({reasons}); the last good model is kept")
+                self.alive.popitem(last=False)[1].release()
         try:
-            excluded = self.server.absorb(updates)
-        except RoundError as error:
-            self.history.add(*events)  # for the reader; a resume cuts them off again
-            failed = "; ".join(f"{event.site}: {event.reason}" for event in events if event.kind == "failed")
-            raise RoundError(f"{error}" + (f" (failed: {failed})" if failed else "")) from error
-        for event in excluded:  # what made its update useless must not live on at the site
-            self.private[event.site] = before[event.site]
-            self._drop(event.site)
-        accepted = {update.site for update in updates} - {event.site for event in excluded}
-        self.trained |= accepted
-        losses = [Evaluation(u.site, u.round, "train", u.samples, u.metrics) for u in updates if u.site in accepted]
-        events += [*excluded, *(Event(site, cast.round, "trained") for site in accepted)]
-        entries: list[Entry] = [*scores, *losses, *sorted(events, key=lambda event: event.site)]
-        self.history.add(*entries)
-        if self.run is not None:
-            best = (self.best.round, self.best.score) if self.best else None
-            checkpoint.commit(self.run, self.server, self.private, changed=accepted, rows=self.history.rows, best=best)
-        return entries
+            reply = self.residents[name].answer(request)
+        except ConfigError:
+            raise
+        except Exception as error:  # a site may fail in any way; the round goes on without it
+            if request.task != "fit":
+                raise
+            return Failure(f"{type(error).__name__}: {error}")
+        self.alive[name] = self.residents[name]
+        return reply
 
-    def _choose(self, scores: list[Evaluation], cast: Broadcast, private: Mapping[str, State]) -> None:
-        """Remember the received model if it is the best so far.
+    def private(self, since: Mapping[str, int]) -> dict[str, State]:
+        """Return each site's private state of a round."""
+        return {name: self.store.states[name][round] for name, round in since.items()}
 
-        Best by the unweighted mean of the key metric over the sites that took part, have trained and have a value.
-        """
-        values = (next(iter(score.metrics.values())) for score in scores if score.site in self.trained)
-        counted = [value for value in values if value is not None]
-        if not counted or self.settings.choose == "last":
-            return
-        mean = sum(counted) / len(counted)
-        if self.best is None or mean > self.best.score:
-            self.best = _Best(cast.round - 1, mean, cast, private)
+    def chosen(self, since: Mapping[str, int], run: Path | None, round: int) -> dict[str, State]:
+        """Return the private states that go with the chosen model; after a resume they may lie on disk only."""
+        held = self.store.states
+        if run is None or all(at in held[name] for name, at in since.items()):
+            return self.private(since)
+        return dict(checkpoint.load(run, round).private)
 
-    def outcome(self) -> Outcome:
-        cast = self.server.cast()
-        scores = [self.client(name).evaluate(cast) for name in self.names]
-        found = [score for score in scores if score]
-        self._choose(found, cast, self.private)
-        self.history.add(*found)
-        round, chosen, private = cast.round - 1, cast, dict(self.private)
-        if self.best is not None:
-            round, (chosen, private) = self.best.round, self._recall(self.best)
-        return Outcome(chosen, private, round, self.server.state(), dict(self.private), self.history.history)
+    def restore(self, held: checkpoint.Checkpoint, run: Path) -> None:
+        """Take up the private states of a checkpoint."""
+        names = tuple(sorted(self.residents))
+        if held.sites != names:
+            raise ConfigError(f"{run}: holds sites {', '.join(held.sites)}, asked for {', '.join(names)}")
+        self.store.states = {name: {held.since[name]: state} for name, state in held.private.items()}
 
-    def _recall(self, best: _Best) -> tuple[Broadcast, dict[str, State]]:
-        if best.cast is not None:
-            return best.cast, dict(best.private)
-        assert self.run is not None
-        held = checkpoint.load(self.run, best.round)
-        server = Server(self.method, self.settings)
-        server.restore(held.server, round=held.round, sites=held.sites, parameters=held.parameters)
-        return server.cast(), dict(held.private)
+    def close(self) -> None:
+        for resident in self.residents.values():
+            resident.release()

@@ -35,6 +35,8 @@ class Checkpoint:
         parameters: the shared keys that are trained.
         history_rows: rows of history.jsonl that belong to it.
         best: the best round so far and its score, None before the first score.
+        since: by site, the round whose private state it continues from.
+        run: id of the run.
     """
 
     round: int
@@ -44,6 +46,8 @@ class Checkpoint:
     parameters: tuple[str, ...]
     history_rows: int
     best: tuple[int, float] | None
+    since: Mapping[str, int]
+    run: str
 
 
 def commit(
@@ -54,16 +58,21 @@ def commit(
     changed: set[str],
     rows: int,
     best: tuple[int, float] | None,
+    since: Mapping[str, int],
+    run_id: str,
 ) -> None:
     """Write the state after a round; keep the last two rounds and the best.
 
     Args:
         run: the RUN folder.
         server: the server after the round.
-        private: private state by site; those of sites not in ``changed`` are linked, not written again.
+        private: private state by site; those of sites not in ``changed`` are linked, not written again. Empty where
+            the sites keep their own.
         changed: sites whose private state is new since the last commit.
         rows: rows of history.jsonl so far.
         best: the best round so far and its score.
+        since: by site, the round whose private state it continues from.
+        run_id: id of the run.
     """
     rounds = run / "rounds"
     target, temporary = rounds / str(server.round), rounds / f".{server.round}.partial"
@@ -85,6 +94,8 @@ def commit(
         "parameters": sorted(server.parameters),
         "history_rows": rows,
         "best": best,
+        "since": dict(since),
+        "run": run_id,
     }
     (temporary / "round.json").write_text(json.dumps(about, indent=1))
     for path in (*temporary.rglob("*"), temporary):
@@ -118,13 +129,14 @@ def load(run: Path, round: int) -> Checkpoint:
         private = {site: load_file(folder / "sites" / f"{site}.safetensors") for site in about["private"]}
         best = tuple(about["best"]) if about["best"] else None
         rows, sites, parameters = int(about["history_rows"]), tuple(about["sites"]), tuple(about["parameters"])
+        since, run_id = {str(site): int(at) for site, at in about["since"].items()}, str(about["run"])
         if about["round"] != round or rows < 0 or not all("/" in key for key in server):
             raise ValueError(f"round {about['round']}, {rows} rows of history")
-    except (OSError, ValueError, KeyError, TypeError, IndexError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, SafetensorError) as error:
         raise DataError(
             f"checkpoint {folder}: cannot be read ({error}); delete this folder to go back a round"
         ) from error
-    return Checkpoint(about["round"], server, private, sites, parameters, rows, best)
+    return Checkpoint(about["round"], server, private, sites, parameters, rows, best, since, run_id)
 
 
 def _numbers(rounds: Path) -> list[int]:

@@ -71,12 +71,20 @@ class Client:
         self.kept = frozenset(self.site.model.state_dict()) - self.shared
         self.bound = {part.name: part.bind(self.site) for part in method.parts}
 
+    def require_validation(self) -> None:
+        """Raise ConfigError if the model is to be chosen on validation data and the site has none."""
+        if self.settings.choose == "best" and not self.site.has_evaluation_data:
+            raise ConfigError(
+                f"site {self.site.name}: choose=best needs validation data, but there is none; "
+                "choose the last round (--choose last) or set validation_fraction above 0"
+            )
+
     def survey(self) -> Survey:
         """Report the freshly built network and what the parts measure, once."""
         site = self.site
         parameters = frozenset(name for name, _ in site.model.named_parameters()) & self.shared
         tensors = snapshot(site.model, self.shared)
-        return Survey(site.name, tensors, parameters, site.samples, site.groups, self._ask("survey"))
+        return Survey(site.name, tensors, parameters, site.samples, site.groups, self._ask("survey"), self.kept)
 
     def fit(self, cast: Broadcast) -> Update:
         """Train from the broadcast model for the local epochs of its round."""

@@ -60,6 +60,19 @@ class Server:
         aux = {name: {key: own(value) for key, value in state.items()} for name, state in told.items() if state}
         return Broadcast(self.round + 1, {key: own(value) for key, value in self.tensors.items()}, aux)
 
+    def check(self, update: Update) -> None:
+        """Raise what makes an update unfit for this round, if anything.
+
+        Raises:
+            StateError: missing, unknown or misshapen tensors, naming site and key.
+            RoundError: of another round or of an unknown site.
+        """
+        if update.site not in self.sites:
+            raise RoundError(f"site {update.site}: was never surveyed; known sites: {', '.join(self.sites)}")
+        _check(update, self.tensors, "the server")
+        if update.round != self.round + 1:
+            raise RoundError(f"site {update.site}: update of round {update.round} in round {self.round + 1}")
+
     def absorb(self, updates: Sequence[Update]) -> tuple[Event, ...]:
         """Turn a round's updates into the next model; return who was left out and why.
 
@@ -72,13 +85,9 @@ class Server:
         excluded: list[Event] = []
         names = [update.site for update in updates]
         for update in sorted(updates, key=lambda update: update.site):
-            if update.site not in self.sites:
-                raise RoundError(f"site {update.site}: was never surveyed; known sites: {', '.join(self.sites)}")
+            self.check(update)
             if names.count(update.site) > 1:
                 raise RoundError(f"site {update.site}: {names.count(update.site)} updates in round {self.round + 1}")
-            _check(update, self.tensors, "the server")
-            if update.round != self.round + 1:
-                raise RoundError(f"site {update.site}: update of round {update.round} in round {self.round + 1}")
             problem = _non_finite(update)
             if problem and self.settings.non_finite == "error":
                 raise RoundError(f"site {update.site}: {problem}; lower the learning rate or look at its data")
