@@ -74,7 +74,7 @@ class GaussianRelease:
             subjects: (examples,) number of each example's subject, in the order of the batches.
             like: the exact statistics of the same examples; they fix std_mode and ddof, and stay at the site.
         """
-        n_subjects, channels = len(subjects.unique()), len(like.mean)
+        n_subjects, channels = len(torch.unique(subjects)), len(like.mean)
         vectors, values = _vectors(batches, subjects, like)
         if like.std_mode == "pooled":
             vectors[:, 1] /= self.clip
@@ -137,7 +137,7 @@ def privacy_cost(noise: float, delta: float, releases: int = 1) -> float:
 
 def _vectors(batches: Iterable[Tensor], subjects: Tensor, like: SiteStatistics) -> tuple[Tensor, int]:
     """Return first and second moments of each subject, (subjects, 2, C), and the number of values a channel."""
-    names, index = subjects.unique(return_inverse=True)
+    names, index = torch.unique(subjects, return_inverse=True)
     channels = len(like.mean)
     sums = torch.zeros(len(names), 2, channels, dtype=torch.float64)
     start = values = 0
