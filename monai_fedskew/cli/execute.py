@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,17 @@ from monai_fedskew.data.manifest import read_manifest, site_folders
 from monai_fedskew.engines.simulator import Outcome, check_run, simulate
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation import checkpoint
-from monai_fedskew.federation.final import finish_site, overall
+from monai_fedskew.federation.final import finish_site
 from monai_fedskew.federation.history import Entry
 from monai_fedskew.federation.run_folder import is_finished, locked, open_run, require_same_run, write_json
 from monai_fedskew.federation.settings import Settings
+from monai_fedskew.federation.summary import about_run, summarise
 from monai_fedskew.methods import parse_method
 from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.fold import with_fold
 from monai_fedskew.sites.pool import PooledSites
 
 __all__ = ["Plan", "RunSpec", "bundle_about", "execute", "find_sites", "plan", "verify_sites"]
-
-_PACKAGES = ("monai-fedskew", "torch", "monai", "pytorch-ignite", "numpy", "nilearn", "scikit-learn", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,16 @@ def _run(
         on_round=on_round,
     )
     trained = time.monotonic() - started
-    summary = _summary(spec, outcome, _finish(planned, outcome))
+    private = next(iter(outcome.private.values()), {})
+    summary = summarise(
+        spec.method,
+        spec.settings,
+        cast=outcome.cast,
+        round=outcome.round,
+        history=outcome.history,
+        scores=_finish(planned, outcome),
+        private_keys=sum(name.startswith("model/") for name in private),
+    )
     per_round = trained / max(1, spec.settings.rounds - before)
     summary["seconds"] = {"total": round(time.monotonic() - started, 2), "per_round": round(per_round, 4)}
     write_json(spec.out / "summary.json", summary)
@@ -202,48 +209,11 @@ def _about(spec: RunSpec, method: Method, sources: Mapping[str, BundleSite]) -> 
             "summary": dict(manifest.summary),
         }
     return {
-        "schema": 1,
-        "command": sys.argv,
-        "versions": {name: _version(name) for name in _PACKAGES},
+        **about_run(method, spec.settings),
         "method": spec.method,
-        "parts": [part.name for part in method.parts],
-        "stages": {part.name: list(part.stages) for part in method.parts},
-        "seed": spec.settings.seed,
-        "settings": spec.settings.plain(),
+        "command": sys.argv,
         "bundle": bundle_about(spec.bundle),
         "overrides": dict(next(iter(sources.values())).overrides),
         "sites": sites,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # installed under another name, as a nightly build may be
-        return "unknown"
-
-
-def _summary(spec: RunSpec, outcome: Outcome, scores: Mapping[str, Any]) -> dict[str, Any]:
-    shared = outcome.cast.tensors
-    told = [value for state in outcome.cast.aux.values() for value in state.values()]
-    private = next(iter(outcome.private.values()), {})
-    failures = [
-        {"round": event.round, "site": event.site, "kind": event.kind, "reason": event.reason}
-        for event in outcome.history.events
-        if event.kind in ("failed", "excluded")
-    ]
-    return {
-        "schema": 1,
-        "method": spec.method,
-        "seed": spec.settings.seed,
-        "split": "test",
-        "chosen_round": outcome.round,
-        "choose": spec.settings.choose,
-        "sites": dict(scores),
-        **overall(scores),
-        "shared_keys": len(shared),
-        "private_keys": sum(name.startswith("model/") for name in private),
-        "shared_bytes": sum(value.nbytes for value in (*shared.values(), *told)),
-        "failures": failures,
     }

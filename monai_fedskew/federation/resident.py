@@ -18,8 +18,10 @@ from monai_fedskew.federation.exchange import Reply, Request
 from monai_fedskew.federation.final import finish_site
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.sites.bundle import BundleSite
+from monai_fedskew.sites.site_file import SiteFile
+from monai_fedskew.sites.store import SiteStore
 
-__all__ = ["MemoryStore", "Resident", "fingerprint"]
+__all__ = ["MemoryStore", "Resident", "fingerprint", "open_resident"]
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +133,20 @@ class Resident:
 
     def _key(self, request: Request, client: Client) -> StateKey:
         return StateKey(request.study, request.run, client.site.name, fingerprint(client.site.model))
+
+
+def open_resident(site_file: SiteFile, method: Method, settings: Settings, *, is_kept: bool = True) -> Resident:
+    """Return what answers for a hospital, from its own file.
+
+    Args:
+        site_file: where its bundle, data and private state are.
+        method: the same at all sites.
+        settings: the same at all sites.
+        is_kept: see Resident.
+    """
+    store = SiteStore(site_file.state)
+    source = site_file.source(settings.seed)
+    return Resident(method, source, settings, store, output=site_file.output, is_kept=is_kept)
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -106,6 +106,10 @@ def _read(run: Path) -> dict[str, Any]:
 def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
     """What makes two runs the same run, wherever their files lie."""
     settings = {f"settings {key}": value for key, value in about["settings"].items() if key not in _MAY_CHANGE}
-    sites = {f"manifest of site {name}": site["manifest_sha256"] for name, site in about["sites"].items()}
+    sites = {  # an engine's sites keep theirs, and may join late
+        f"manifest of site {name}": site["manifest_sha256"]
+        for name, site in about["sites"].items()
+        if "manifest_sha256" in site
+    }
     plain = {key: about[key] for key in ("method", "overrides")}
     return {**plain, **settings, **sites, "bundle configuration": about["bundle"]["sha256"]}

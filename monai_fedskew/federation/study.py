@@ -1,0 +1,142 @@
+"""A study at the server of an engine: from the RUN folder through survey, rounds and test scores to summary.json."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from monai_fedskew.core.messages import Result
+from monai_fedskew.core.method import Method
+from monai_fedskew.core.private import require_folder_name
+from monai_fedskew.errors import ConfigError
+from monai_fedskew.federation import checkpoint
+from monai_fedskew.federation.exchange import Failure, Transport
+from monai_fedskew.federation.rounds import Finished, OnRound, Rounds
+from monai_fedskew.federation.run_folder import is_finished, locked, open_run, require_same_run, write_json
+from monai_fedskew.federation.settings import Settings
+from monai_fedskew.federation.summary import about_run, summarise
+
+__all__ = ["run_study"]
+
+logger = logging.getLogger(__name__)
+
+
+def run_study(
+    method: Method,
+    settings: Settings,
+    transport: Transport,
+    *,
+    study: str,
+    run: Path,
+    engine: str,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+) -> dict[str, Any]:
+    """Run a study whose sites keep their own private state, data and configuration.
+
+    Args:
+        method: what is run; federated.
+        settings: how it is run.
+        transport: reaches the sites.
+        study: name of the study; letters, digits and ``. _ -``.
+        run: the RUN folder at the server: run.json, history.jsonl, rounds/, and at the end summary.json and
+            model.safetensors, the chosen shared entries; its metadata name what stays at the sites.
+        engine: name of the engine, for run.json.
+        resume: go on after the last committed round of ``run``; starts anew where there is none.
+        on_round: called after each round.
+
+    Returns:
+        The content of summary.json.
+
+    Raises:
+        ConfigError: a baseline that needs all data in one place, a folder that holds a run, or another run to resume.
+        RoundError: too few sites; the last good round stays on disk.
+    """
+    require_folder_name("study", study)
+    if method.scope != "federated":
+        raise ConfigError(f"method {method.name}: a baseline without messages; it runs in `fedskew simulate` only")
+    own = {"bundle": {"name": "each site's own", "sha256": ""}, "overrides": {}, "sites": {}}
+    about = {**about_run(method, settings), "engine": engine, "study": study, "command": [engine], **own}
+    if resume and (run / "run.json").is_file():
+        require_same_run(run, about)
+        about["sites"] = json.loads((run / "run.json").read_text())["sites"]
+        if is_finished(run, settings.rounds):
+            summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
+            if not summary.get("unfinished"):
+                return summary
+    open_run(run, about, resume=resume, force=False)
+    with locked(run):
+        rounds = Rounds(method, settings, transport, study=study, run=run)
+        return _Study(rounds, about, run).run(resume=resume, on_round=on_round)
+
+
+class _Study:
+    def __init__(self, rounds: Rounds, about: dict[str, Any], folder: Path) -> None:
+        self.rounds, self.about, self.folder = rounds, about, folder
+        self.started = time.monotonic()
+
+    def run(self, *, resume: bool, on_round: OnRound | None) -> dict[str, Any]:
+        rounds, settings = self.rounds, self.rounds.settings
+        done = checkpoint.latest(self.folder) if resume else None
+        if done is None:
+            rounds.start()
+        else:
+            rounds.resume(done)
+        self._record()
+        while rounds.server.round < settings.rounds:
+            known = set(rounds.surveys)
+            entries = rounds.do_round()
+            if set(rounds.surveys) != known:
+                self._record()
+            logger.info("round %d of %d done", rounds.server.round, settings.rounds)
+            if on_round is not None:
+                on_round(rounds.server.round, entries)
+        trained = time.monotonic() - self.started
+        outcome = rounds.conclude()
+        results = rounds.finish(outcome)
+        self._save_model(outcome)
+        summary = self._summary(outcome, results)
+        per_round = trained / max(1, settings.rounds - (done or 0))
+        seconds = {"total": round(time.monotonic() - self.started, 2), "per_round": round(per_round, 4)}
+        write_json(self.folder / "summary.json", summary | {"seconds": seconds})
+        return summary | {"seconds": seconds}
+
+    def _record(self) -> None:
+        """Write down who takes part, with what, and what stays there."""
+        for name, survey in self.rounds.surveys.items():
+            kept = sorted(survey.kept)
+            self.about["sites"][name] = {"samples": survey.samples, "subjects": survey.groups, "private_keys": kept}
+        write_json(self.folder / "run.json", self.about)
+
+    def _kept(self) -> list[str]:
+        return sorted({key for site in self.about["sites"].values() for key in site["private_keys"]})
+
+    def _save_model(self, outcome: Finished) -> None:
+        about = {
+            "method": self.rounds.method.name,
+            "round": str(outcome.round),
+            "site_private": json.dumps(self._kept()),
+        }
+        partial = self.folder / "model.safetensors.partial"
+        save_file(dict(outcome.cast.tensors), partial, metadata={"format": "pt", **about})
+        partial.replace(self.folder / "model.safetensors")
+
+    def _summary(self, outcome: Finished, results: Mapping[str, Result | Failure]) -> dict[str, Any]:
+        scores = {name: result.scores for name, result in results.items() if isinstance(result, Result)}
+        unfinished = {name: result.reason for name, result in results.items() if isinstance(result, Failure)}
+        for name, reason in unfinished.items():
+            logger.warning("site %s: no test scores: %s", name, reason)
+        summary = summarise(
+            self.rounds.method.name,
+            self.rounds.settings,
+            cast=outcome.cast,
+            round=outcome.round,
+            history=outcome.history,
+            scores=scores,
+            private_keys=len(self._kept()),
+        )
+        return {**summary, "unfinished": unfinished}

@@ -1,0 +1,82 @@
+"""summary.json: what came out of a run, on any engine."""
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from monai_fedskew.core.messages import Broadcast, History
+from monai_fedskew.core.method import Method
+from monai_fedskew.federation.final import overall
+from monai_fedskew.federation.settings import Settings
+
+__all__ = ["about_run", "summarise"]
+
+_PACKAGES = ("monai-fedskew", "torch", "monai", "pytorch-ignite", "numpy", "nilearn", "scikit-learn", "safetensors")
+
+
+def about_run(method: Method, settings: Settings) -> dict[str, Any]:
+    """Return what run.json says on every engine: versions, the method and its parts, settings.
+
+    Args:
+        method: what is run.
+        settings: how it is run.
+    """
+    return {
+        "schema": 1,
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "method": method.name,
+        "parts": [part.name for part in method.parts],
+        "stages": {part.name: list(part.stages) for part in method.parts},
+        "seed": settings.seed,
+        "settings": settings.plain(),
+    }
+
+
+def summarise(
+    method: str,
+    settings: Settings,
+    *,
+    cast: Broadcast,
+    round: int,
+    history: History,
+    scores: Mapping[str, Mapping[str, Any]],
+    private_keys: int,
+) -> dict[str, Any]:
+    """Return the content of summary.json.
+
+    Args:
+        method: as text.
+        settings: how it was run.
+        cast: the chosen model, as it would be broadcast.
+        round: the chosen round.
+        history: all scores and events.
+        scores: by site and level, on test data.
+        private_keys: entries of the network that stay at a site.
+    """
+    told = [value for state in cast.aux.values() for value in state.values()]
+    failures = [
+        {"round": event.round, "site": event.site, "kind": event.kind, "reason": event.reason}
+        for event in history.events
+        if event.kind in ("failed", "excluded", "missing")
+    ]
+    return {
+        "schema": 1,
+        "method": method,
+        "seed": settings.seed,
+        "split": "test",
+        "chosen_round": round,
+        "choose": settings.choose,
+        "sites": {site: dict(levels) for site, levels in scores.items()},
+        **overall({site: dict(levels) for site, levels in scores.items()}),
+        "shared_keys": len(cast.tensors),
+        "private_keys": private_keys,
+        "shared_bytes": sum(value.nbytes for value in (*cast.tensors.values(), *told)),
+        "failures": failures,
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # installed under another name, as a nightly build may be
+        return "unknown"
