@@ -23,6 +23,7 @@ _COMMANDS = {
     "bundle": ("bundle", "List, check and make bundles."),
     "simulate": ("simulate", "Run one method over the sites in this process."),
     "compare": ("compare", "Run methods x seeds in parallel and print the table."),
+    "flower": ("flower", "Run a study on Flower: write its app folder, run it."),
     "report": ("report", "Write one HTML page about a run or a comparison."),
 }
 
