@@ -12,7 +12,7 @@ from monai_fedskew.sites import store as module
 
 
 def main(root: Path, when: str) -> None:
-    """Write round 1, and die in round 2: before its file is whole, or after it has its name and before old rounds go."""
+    """Write round 1 and die in round 2: before its file is whole, or when it is and before old rounds go."""
     store, key, inner = module.SiteStore(root), StateKey("study", "run", "NYU", "a" * 64), module._commit
     store.write(key, 1, {"model/w": torch.full((4,), 1.0)}, keep=())
 
