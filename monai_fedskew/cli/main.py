@@ -22,6 +22,7 @@ _COMMANDS = {
     "abide": ("abide", "Fetch, extract and prepare ABIDE resting-state fMRI."),
     "bundle": ("bundle", "List, check and make bundles."),
     "simulate": ("simulate", "Run one method over the sites in this process."),
+    "nvflare": ("nvflare", "Run a study on NVIDIA FLARE: write jobs, simulate, submit, set up sites."),
     "compare": ("compare", "Run methods x seeds in parallel and print the table."),
     "flower": ("flower", "Run a study on Flower: write its app folder, run it."),
     "report": ("report", "Write one HTML page about a run or a comparison."),

@@ -1,0 +1,179 @@
+"""A startup kit of FLARE as its owner sets it up: who may be built, and where things lie."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from monai_fedskew.errors import ConfigError, DataError
+
+__all__ = ["Kit", "allow_list_text", "setup"]
+
+_LIST, _FILE = "class_allow_list", "fedskew.json"
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A startup kit.
+
+    Args:
+        path: its folder, which is also FLARE's workspace there.
+        role: whose it is.
+        name: the name FLARE knows it by.
+    """
+
+    path: Path
+    role: Literal["server", "site"]
+    name: str
+
+    @classmethod
+    def of(cls, path: Path) -> "Kit":
+        """Look at a folder.
+
+        Raises:
+            ConfigError: it is no hospital's and no server's kit.
+        """
+        startup = path / "startup"
+        if (startup / "fed_server.json").is_file():
+            return cls(path.absolute(), "server", "server")
+        if (startup / "fed_client.json").is_file():
+            client = _read(startup / "fed_client.json")["client"]
+            return cls(path.absolute(), "site", str(client["fqsn"]).rpartition(".")[2])
+        what = "an admin's kit" if (startup / "fed_admin.json").is_file() else "no startup kit"
+        raise ConfigError(
+            f"{path} is {what}: startup/ has neither fed_client.json nor fed_server.json; give a hospital's kit "
+            "or the server's"
+        )
+
+    @property
+    def local(self) -> Path:
+        """The folder its owner decides in."""
+        return self.path / "local"
+
+    @property
+    def file(self) -> Path:
+        """Its fedskew.json."""
+        return self.local / _FILE
+
+    @property
+    def needed(self) -> str:
+        """The class our jobs build here."""
+        from monai_fedskew.engines.nvflare import CLASSES
+
+        return CLASSES[self.role]
+
+
+def allow_list_text(kit: Kit) -> str:
+    """Say what local/resources.json must hold."""
+    return f'local/resources.json, "{_LIST}": add "{kit.needed}"'
+
+
+def setup(kit: Kit, given: Mapping[str, str | Path], *, is_applied: bool) -> list[str]:
+    """Make ready for our jobs, or say what is missing.
+
+    Args:
+        kit: a hospital's or the server's.
+        given: keys of fedskew.json to set: bundle, data and state, or runs.
+        is_applied: whether to write.
+
+    Returns:
+        What was done, or would be.
+
+    Raises:
+        ConfigError: a key that does not belong to this role, or values that cannot be used; nothing is written.
+        DataError: a file of the kit cannot be read.
+    """
+    allowed = ("runs",) if kit.role == "server" else ("bundle", "data", "state")
+    for key in given:
+        if key not in allowed:
+            raise ConfigError(f"--{key} does not belong to a {kit.role}; here: {', '.join('--' + a for a in allowed)}")
+    content, is_new = _own_file(kit, given)
+    resources, is_refused = _resources(kit)
+    steps = []
+    if is_refused:
+        steps.append(f"{_LIST} lacks {kit.needed}")
+        if is_applied:
+            steps[-1] = f"{_LIST}: {kit.needed} added{_write_with_backup(kit.local / 'resources.json', resources)}"
+    else:
+        steps.append(f"{_LIST} allows {kit.needed} already")
+    if not is_new:
+        steps.append(f"{kit.file} is as it should be")
+    elif is_applied:
+        _write(kit.file, content)
+        steps.append(f"{kit.file} written: {json.dumps(content)}")
+    else:
+        steps.append(f"{kit.file}: {json.dumps(content)}")
+    return steps
+
+
+def _resources(kit: Kit) -> tuple[dict[str, Any], bool]:
+    """The content of resources.json with our class, and whether FLARE refuses the class without."""
+    from monai_fedskew.engines.nvflare import DEFAULT_CLASS_ALLOW_LIST, refusal
+
+    own = kit.local / "resources.json"
+    resources = _read(own if own.is_file() else kit.local / "resources.json.default")
+    if refusal(kit.path, kit.needed) is None:
+        return resources, False
+    # without a list FLARE allows its own classes; a list replaces them
+    listed = resources.get(_LIST, list(DEFAULT_CLASS_ALLOW_LIST))
+    return resources | {_LIST: [*listed, kit.needed]}, True
+
+
+def _own_file(kit: Kit, given: Mapping[str, str | Path]) -> tuple[dict[str, Any], bool]:
+    """The content of fedskew.json, checked as a job would read it, and whether it differs from what is there."""
+    from monai_fedskew.sites.locate import list_bundles
+    from monai_fedskew.sites.site_file import read_site_file
+
+    held = _read(kit.file) if kit.file.is_file() else {}
+    is_name = str(given.get("bundle")) in list_bundles()
+    values = {
+        key: str(value if key == "bundle" and is_name else Path(value).absolute()) for key, value in given.items()
+    }
+    content = held | values
+    if kit.role == "server":
+        if "runs" not in content:
+            raise ConfigError(f"{kit.file} does not say where runs are kept; give --runs DIR")
+        return content, content != held
+    content = {"site": kit.name} | content
+    missing = [f"--{key}" for key in ("bundle", "data") if key not in content]
+    if missing:
+        raise ConfigError(f"{kit.file} does not say where this hospital's things lie; give {' and '.join(missing)}")
+    trial = kit.file.with_name(f".{_FILE}.trial")
+    try:
+        _write(trial, content)
+        read_site_file(trial, kit.name)
+    finally:
+        trial.unlink(missing_ok=True)
+    return content, content != held
+
+
+def _write_with_backup(path: Path, content: Mapping[str, Any]) -> str:
+    told = ""
+    if path.is_file():
+        backup = path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+        shutil.copy2(path, backup)
+        told = f"; as it was: {backup.name}"
+    _write(path, content)
+    return told
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if path.exists():
+        shutil.copymode(path, partial)
+    os.replace(partial, path)  # a job that starts now reads the old file or the new one
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as JSON ({error}); restore it from the startup kit") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: holds a {type(content).__name__}, not an object; restore it from the startup kit")
+    return content

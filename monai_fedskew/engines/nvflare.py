@@ -1,0 +1,331 @@
+"""NVIDIA FLARE: an executor at each site, a controller at the server, and jobs that hold no code.
+
+A site that FLARE does not list when a job starts is no part of that job, whenever it comes; the next job of the study,
+sent with ``resume``, surveys it before its first round.
+"""
+
+import json
+import logging
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.controller_spec import Task, TaskCompletionStatus
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.job_config.api import FedJob
+from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
+
+from monai_fedskew.errors import ConfigError, FedSkewError, RoundError, StateError
+from monai_fedskew.federation.exchange import Failure, Reply, Request
+from monai_fedskew.federation.history import Entry
+from monai_fedskew.federation.resident import Resident, open_resident
+from monai_fedskew.federation.settings import Settings
+from monai_fedskew.federation.study import run_study
+from monai_fedskew.federation.wire import Packed, pack, unpack_reply, unpack_request
+from monai_fedskew.methods import parse_method
+from monai_fedskew.sites.site_file import read_site_file
+
+__all__ = [
+    "CLASSES",
+    "DEFAULT_CLASS_ALLOW_LIST",
+    "RESULT",
+    "RoundController",
+    "SiteExecutor",
+    "job",
+    "refusal",
+    "runs_folder",
+    "session",
+    "simulator_command",
+]
+
+logger = logging.getLogger(__name__)
+
+CLASSES = {
+    "site": "monai_fedskew.engines.nvflare.SiteExecutor",
+    "server": "monai_fedskew.engines.nvflare.RoundController",
+}
+RESULT = "fedskew"  # folder in a job's result
+_FILE = "fedskew.json"  # in a kit's own local folder: what its owner decides
+_TASKS = ["survey", "fit", "evaluate", "finish"]
+_PUBLISHED = ("run.json", "history.jsonl", "summary.json", "model.safetensors")
+_REASON, _SHOWN = "fedskew_reason", 300
+_PATH = re.compile(r"(?<![\w.])/\w")  # the beginning of an absolute path
+
+
+class SiteExecutor(Executor):  # type: ignore[misc]  # nvflare ships no types
+    """Answers the server's requests at one site, from the site's own ``local/fedskew.json``.
+
+    Args:
+        method: as text, e.g. ``fedrdn+fedbn``.
+        study: name of the study.
+        settings: what ``Settings.plain`` returns.
+    """
+
+    def __init__(self, method: str, study: str, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.method, self.study, self.settings = method, study, settings
+        self._resident: Resident | None = None
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Do one task. An error's full text stays in the site's log; see ``_what_may_cross``."""
+        try:
+            request = unpack_request(_packed(shareable))
+            if (request.task, request.study) != (task_name, self.study):
+                raise StateError(f"task {task_name} of study {self.study} holds {request.task} of {request.study}")
+            if self._resident is None:
+                self._resident = self._settle(fl_ctx)
+            return _shareable(pack(self._resident.answer(request)))
+        except Exception as error:  # whatever goes wrong at a site, the others go on
+            self.log_exception(fl_ctx, f"{task_name}: {type(error).__name__}: {error}", fire_event=False)
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION, {_REASON: _what_may_cross(error)})
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Free the site at the end of the job."""
+        if event_type == EventType.END_RUN and self._resident is not None:
+            self._resident.close()
+            self._resident = None
+
+    def _settle(self, fl_ctx: FLContext) -> Resident:
+        site, workspace = fl_ctx.get_identity_name(), fl_ctx.get_engine().get_workspace()
+        # FLARE's simulator copies one local folder to all sites, so there each has a file of its own name
+        named = Path(workspace.get_file_path_in_site_config(f"fedskew.{site}.json"))
+        path = named if named.is_file() else Path(workspace.get_file_path_in_site_config(_FILE))
+        return open_resident(read_site_file(path, site), parse_method(self.method), Settings(**self.settings))
+
+
+class RoundController(Controller):  # type: ignore[misc]
+    """Runs a study at the server; its RUN folder lies under ``runs`` of the server's own ``local/fedskew.json``.
+
+    FLARE removes a job's folder when the job does not end well; RUN stays, and the next job resumes from it.
+
+    Args:
+        method: as text.
+        study: name of the study, and of its folder.
+        settings: what ``Settings.plain`` returns.
+        task_timeout: seconds until a site that does not answer is left out of a round; 0 waits for ever.
+        resume: go on after the last committed round.
+    """
+
+    def __init__(
+        self, method: str, study: str, settings: dict[str, Any], task_timeout: int = 0, resume: bool = False
+    ) -> None:
+        super().__init__(task_check_period=0.05)
+        self.method, self.study, self.settings = method, study, settings
+        self.task_timeout, self.resume = task_timeout, resume
+        self._silent: set[str] = set()  # did not answer in time and have not been heard of since
+        self._progress: dict[str, Any] = {}
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Do nothing; all happens in ``control_flow``."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Do nothing; all is on disk after each round."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Run the study; what ends it goes to the job's error and to ``failure.txt`` in its result."""
+        workspace = fl_ctx.get_engine().get_workspace()
+        result = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULT
+        result.mkdir(parents=True, exist_ok=True)
+        try:
+            settings = Settings(**self.settings)
+            run = runs_folder(Path(workspace.get_file_path_in_site_config(_FILE))) / self.study
+
+            def on_round(round: int, entries: Sequence[Entry]) -> None:
+                self._progress = {"round": round, "rounds": settings.rounds}
+                self.log_info(fl_ctx, f"study {self.study}: round {round} of {settings.rounds} is committed")
+
+            run_study(
+                parse_method(self.method),
+                settings,
+                _Transport(self, fl_ctx, abort_signal),
+                study=self.study,
+                run=run,
+                resume=self.resume,
+                engine="nvflare",
+                on_round=on_round,
+            )
+            for name in _PUBLISHED:
+                shutil.copyfile(run / name, result / name)
+        except Exception as error:  # the server's own process must end the job, whatever it was
+            reason = f"{'' if isinstance(error, FedSkewError) else type(error).__name__ + ': '}{error}"
+            (result / "failure.txt").write_text(reason + "\n")
+            self.log_exception(fl_ctx, f"study {self.study}: {reason}", fire_event=False)
+            self.system_panic(reason, fl_ctx)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Hear of a site that asks for work, and say how far the study is."""
+        if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST and self._silent:
+            peer = fl_ctx.get_peer_context()
+            self._silent.discard(peer.get_identity_name() if peer else "")
+        elif event_type == InfoCollector.EVENT_TYPE_GET_STATS:
+            collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
+            if isinstance(collector, GroupInfoCollector):
+                collector.add_info(RESULT, self._progress)
+
+
+class _Transport:
+    """A task a site, side by side."""
+
+    def __init__(self, controller: RoundController, fl_ctx: FLContext, abort_signal: Signal) -> None:
+        self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort_signal
+
+    def present(self) -> frozenset[str]:
+        """The job's sites, without those that let a task time out and have not asked for work since.
+
+        A site works on one task at a time and asks for the next when it is done: one that is lost costs one timeout,
+        and one that is slow comes back by itself.
+        """
+        control = self._controller
+        names = {client.name for client in self._fl_ctx.get_engine().get_clients()} - control._silent
+        return frozenset(name for name in names if not control.get_client_disconnect_time(name))
+
+    def ask(self, requests: Mapping[str, Request]) -> dict[str, Reply | Failure]:
+        """Send, and wait for all; see Transport."""
+        results: dict[str, Shareable] = {}
+
+        def received(client_task: Any, fl_ctx: FLContext) -> None:  # in a thread that holds FLARE's locks: be quick
+            results[client_task.client.name] = client_task.result
+            client_task.result = None
+
+        control, tasks = self._controller, {}
+        for site, request in requests.items():
+            tasks[site] = Task(
+                request.task, _shareable(pack(request)), timeout=control.task_timeout, result_received_cb=received
+            )
+            control.send(tasks[site], self._fl_ctx, targets=[site])
+        while any(task.completion_status is None for task in tasks.values()):
+            if self._abort.triggered:
+                control.cancel_all_tasks()
+                raise RoundError("the job was aborted; the last committed round is kept, resume the study from it")
+            time.sleep(0.02)
+        return {site: self._answer(site, task, results.get(site)) for site, task in tasks.items()}
+
+    def _answer(self, site: str, task: Task, result: Shareable | None) -> Reply | Failure:
+        if result is None:
+            if task.completion_status == TaskCompletionStatus.TIMEOUT:
+                self._controller._silent.add(site)
+                return Failure(f"no answer within {task.timeout} s")
+            return Failure(f"no answer: FLARE ended the task ({task.completion_status.value})")
+        code = result.get_return_code()
+        if code != ReturnCode.OK:
+            told = " ".join(str(result.get_header(_REASON, "")).split())[:_SHOWN]
+            return Failure(told or f"FLARE's return code {code}; the site's log says why")
+        try:
+            return unpack_reply(_packed(result))
+        except StateError as error:
+            return Failure(str(error))
+
+
+def job(
+    study: str, method: str, settings: Settings, *, task_timeout: int = 0, resume: bool = False, poll: float = 0.2
+) -> FedJob:
+    """Return a job of configuration only: every site runs what it has installed.
+
+    Args:
+        study: name of the study and of the job.
+        method: as text.
+        settings: the same at all sites; FLARE starts the job when ``min_sites`` are connected, with all that are.
+        task_timeout: seconds a site may take for a task, 0 for any time.
+        resume: go on after the last committed round.
+        poll: seconds between a site's questions for work; FLARE's own 2 s would be most of a small round.
+    """
+    about = {"monai_fedskew": version("monai-fedskew"), "nvflare": version("nvflare")}
+    made = FedJob(name=study, min_clients=settings.min_sites, meta_props={"fedskew": about})
+    made.to_server(RoundController(method, study, settings.plain(), task_timeout, resume))
+    made.to_server({"server": {"task_request_interval": poll}})
+    made.to_clients(SiteExecutor(method, study, settings.plain()), tasks=_TASKS)
+    made.set_app_packages(["monai_fedskew"])  # installed everywhere; without this FLARE would copy its source
+    return made
+
+
+def simulator_command(job_folder: Path, workspace: Path, sites: Sequence[str]) -> list[str]:
+    """Return the command that runs a job in FLARE's simulator, a process a site."""
+    simulator = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator"]
+    return [*simulator, str(job_folder), "-w", str(workspace), "-c", ",".join(sites), "-t", str(len(sites))]
+
+
+def refusal(kit: Path, class_path: str) -> str | None:
+    """Return why the policy in a kit's local folder refuses a class, in FLARE's own words; None if it is allowed."""
+    try:
+        ComponentPathAuthorizer().authorize_component_config({"path": class_path}, workspace=Workspace(str(kit)))
+    except UnsafeComponentError as error:
+        return str(error)
+    return None
+
+
+@contextmanager
+def session(kit: Path) -> Iterator[Session]:
+    """Log in to a running federation with an admin's startup kit.
+
+    Raises:
+        ConfigError: no admin's kit, or the server does not answer.
+    """
+    path = kit / "startup" / "fed_admin.json"
+    try:
+        user = json.loads(path.read_text())["admin"]["username"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--startup-kit {kit}: no admin's kit ({path.name}: {error})") from error
+    try:
+        opened = new_secure_session(user, str(kit), timeout=15.0)
+    except Exception as error:  # FLARE raises many kinds
+        raise ConfigError(f"--startup-kit {kit}: cannot log in as {user}: {error}; is the server running?") from error
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def runs_folder(path: Path) -> Path:
+    """Return the folder of all runs that the server's own fedskew.json names.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    try:
+        return Path(path.parent, json.loads(path.read_text())["runs"]).resolve()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"the server's local/{path.name} does not say where runs are kept ({type(error).__name__}); "
+            "`fedskew nvflare site-setup KIT --runs DIR --apply` writes it"
+        ) from error
+
+
+def _what_may_cross(error: Exception) -> str:
+    """Keep to what StateError and RoundError say: keys, shapes and rounds, which the server knows anyway.
+
+    All other errors may quote paths, subjects or data, so their type alone crosses.
+    """
+    text = " ".join(str(error).split())[:_SHOWN]
+    is_told = isinstance(error, StateError | RoundError) and not _PATH.search(text)
+    return f"{type(error).__name__}: {text}" if is_told else f"{type(error).__name__}; the site's log says more"
+
+
+def _shareable(packed: Packed) -> Shareable:
+    meta = {"fedskew": packed.plain, "aux": dict(packed.aux)}
+    return DXO(DataKind.WEIGHTS, data=dict(packed.tensors), meta=meta).to_shareable()
+
+
+def _packed(shareable: Shareable) -> Packed:
+    try:
+        dxo = from_shareable(shareable)
+        return Packed(dxo.data, dxo.meta["aux"], dxo.meta["fedskew"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"message without {error}; use one version of monai-fedskew everywhere") from error
