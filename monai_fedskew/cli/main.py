@@ -21,6 +21,7 @@ _COMMANDS = {
     "privacy": ("privacy", "Say what FedRDN's noise costs in privacy and in precision."),
     "abide": ("abide", "Fetch, extract and prepare ABIDE resting-state fMRI."),
     "bundle": ("bundle", "List, check and make bundles."),
+    "site": ("site", "Set up a hospital for any engine; look after its private state."),
     "simulate": ("simulate", "Run one method over the sites in this process."),
     "nvflare": ("nvflare", "Run a study on NVIDIA FLARE: write jobs, simulate, submit, set up sites."),
     "compare": ("compare", "Run methods x seeds in parallel and print the table."),

@@ -57,12 +57,13 @@ class SiteFile:
         return BundleSite(self.bundle, self.site, self.data, with_fold(self.bundle, self.overrides, seed))
 
 
-def read_site_file(path: Path, site: str) -> SiteFile:
+def read_site_file(path: Path, site: str | None = None) -> SiteFile:
     """Read a hospital's file.
 
     Args:
         path: the file.
-        site: who the engine says this is; a ``site`` in the file must be the same.
+        site: who the engine says this is; a ``site`` in the file must be the same. None where there is no engine: then
+            the file must say it.
 
     Raises:
         ConfigError: an unknown or missing key, a value of the wrong kind, another site, or no such bundle.
@@ -70,6 +71,10 @@ def read_site_file(path: Path, site: str) -> SiteFile:
     """
     content = _load(path)
     _check(path, content)
+    if site is None:
+        if "site" not in content:
+            raise ConfigError(f"{path}: does not say which site this is; give it the key `site`, or --site NAME")
+        site = require_site_name(content["site"], f"{path}: site")
     require_site_name(site, f"{path}: the engine's name of this site")
     if content.get("site", site) != site:
         raise ConfigError(

@@ -15,7 +15,18 @@ from pathlib import Path
 from monai_fedskew.core.private import StateKey
 from monai_fedskew.errors import ConfigError, DataError
 
-__all__ = ["Held", "drop", "list_held", "make_private", "open_private", "round_file", "rounds_in", "run_folder", "take"]
+__all__ = [
+    "Held",
+    "drop",
+    "list_held",
+    "make_private",
+    "open_private",
+    "require_free",
+    "round_file",
+    "rounds_in",
+    "run_folder",
+    "take",
+]
 
 _SUFFIX, _LOCK = ".safetensors", ".lock"
 
@@ -79,9 +90,7 @@ def drop(root: Path, held: Held) -> None:
     Raises:
         ConfigError: a process is writing it.
     """
-    taken = take(held.folder)
-    if taken is None:
-        raise ConfigError(f"{held.folder}: is in use by this process; close its store first")
+    taken = _take_free(held)
     try:
         shutil.rmtree(held.folder)
     finally:
@@ -90,6 +99,11 @@ def drop(root: Path, held: Held) -> None:
         if any(folder.iterdir()):
             return
         folder.rmdir()
+
+
+def require_free(held: Held) -> None:
+    """Raise ConfigError if a process is writing this private state."""
+    os.close(_take_free(held))
 
 
 def take(folder: Path) -> int | None:
@@ -126,6 +140,13 @@ def make_private(root: Path, folder: Path) -> None:
 def open_private(path: str, flags: int) -> int:
     """Open a file so that only its owner can read it; an ``opener`` for ``open``."""
     return os.open(path, flags, 0o600)
+
+
+def _take_free(held: Held) -> int:
+    taken = take(held.folder)
+    if taken is None:
+        raise ConfigError(f"{held.folder}: is in use by this process; close its store first")
+    return taken
 
 
 def _below(top: Path, folder: Path) -> Iterator[Path]:
