@@ -159,6 +159,8 @@ def _message(kind: type[Message], fields: Mapping[str, Any], more: Mapping[str, 
             values[name] = _text(value)
         elif name in _SETS:
             values[name] = frozenset(_text(key) for key in value)
+        elif name == "scores":
+            values[name] = {_text(level): _numbers(scores) for level, scores in value.items()}
         else:
             values[name] = _numbers(value)
     return kind(**values, **more)
@@ -176,13 +178,12 @@ def _text(value: Any) -> str:
     return value
 
 
-def _numbers(value: Any) -> Any:
-    """Numbers, or nothing, by name; for test scores, by level and name."""
-    if isinstance(value, dict):
-        return {_text(key): _numbers(inner) for key, inner in value.items()}
-    if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-        raise ValueError(f"{value!r:.40} where a number belongs")
-    return value
+def _numbers(value: Any) -> dict[str, float | None]:
+    """Numbers, or nothing, by name."""
+    for number in value.values():
+        if number is not None and (not isinstance(number, int | float) or isinstance(number, bool)):
+            raise ValueError(f"{number!r:.40} where a number belongs")
+    return {_text(name): number for name, number in value.items()}
 
 
 def _read(packed: Packed) -> dict[str, Any]:

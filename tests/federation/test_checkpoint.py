@@ -24,7 +24,16 @@ def _server(rounds: int) -> Server:
 
 def _commit(run: Path, round: int, *, changed: str = "AB", best: tuple[int, float] | None = None) -> None:
     private = {site: {"model/n": torch.tensor(round if site in changed else 0)} for site in "AB"}
-    checkpoint.commit(run, _server(round), private, changed=set(changed), rows=7 * round, best=best, since={site: round if site in changed else 0 for site in "AB"}, run_id="r1")
+    checkpoint.commit(
+        run,
+        _server(round),
+        private,
+        changed=set(changed),
+        rows=7 * round,
+        best=best,
+        since={site: round if site in changed else 0 for site in "AB"},
+        run_id="r1",
+    )
 
 
 def test_a_round_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -92,5 +101,14 @@ def test_a_damaged_file_is_an_error_that_names_the_folder(name: str, damage: str
 
 def test_a_site_without_private_state_is_there_after_a_resume(tmp_path: Path) -> None:
     """Under FedAvg nothing is private; an empty state is a state."""
-    checkpoint.commit(tmp_path, _server(1), {"A": {}, "B": {}}, changed={"A", "B"}, rows=0, best=None, since={"A": 1, "B": 1}, run_id="r")
+    checkpoint.commit(
+        tmp_path,
+        _server(1),
+        {"A": {}, "B": {}},
+        changed={"A", "B"},
+        rows=0,
+        best=None,
+        since={"A": 1, "B": 1},
+        run_id="r",
+    )
     assert checkpoint.load(tmp_path, 1).private == {"A": {}, "B": {}}
