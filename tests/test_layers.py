@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from monai_fedskew.engines import ENGINES
+
 ROOT = Path(__file__).parent.parent / "monai_fedskew"
 MAY_IMPORT = {
     "errors": set(),
@@ -22,7 +24,7 @@ MAY_IMPORT = {
     "sites": {"core", "errors", "transforms", "data"},
     "methods": {"core", "errors", "transforms", "handlers", "networks"},
     "federation": {"core", "errors", "sites", "data"},
-    "engines": {"core", "errors", "sites", "federation"},
+    "engines": {"core", "errors", "sites", "federation", "methods"},
     "analysis": {"core", "errors", "sites"},
     "reports": {"core", "errors", "data"},
     "cli": {
@@ -30,7 +32,7 @@ MAY_IMPORT = {
         "analysis", "reports",
     },
 }  # fmt: skip
-ONLY_IN = {"nvflare": {"engines"}, "flwr": {"engines"}, "nilearn": {"data", "reports"}, "click": {"cli"}}
+ONLY_IN = {"nilearn": {"data", "reports"}, "click": {"cli"}}
 NO_MONAI = {"errors", "core", "data", "reports"}
 BARE = {"monai_fedskew/core"}  # torch and the standard library only
 
@@ -66,6 +68,20 @@ def test_imports_go_down_only(path: Path) -> None:
             assert there == here or there in MAY_IMPORT[here], where
         if here == "core":
             assert top in {"torch", "monai_fedskew"} or top in sys.stdlib_module_names, where
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_an_engine_is_one_file(engine: str) -> None:
+    """What it stands on is imported in its file alone, and an engine takes nothing of methods but their parser."""
+    package, own = ENGINES[engine][0], ROOT / "engines" / f"{engine}.py"
+    users = {path for path in FILES for name, _ in _imports(path) if f"{name}.".startswith(f"{package}.")}
+    assert users == ({own} if package else set())
+    from_methods = [
+        [alias.name for alias in node.names]
+        for node in ast.walk(ast.parse(own.read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("monai_fedskew.methods")
+    ]
+    assert all(names == ["parse_method"] for names in from_methods)
 
 
 def test_the_package_loads_nothing_heavy_at_import() -> None:

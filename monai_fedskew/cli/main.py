@@ -10,6 +10,7 @@ from types import FrameType
 
 import click
 
+from monai_fedskew.engines import ENGINES
 from monai_fedskew.errors import ConfigError, FedSkewError
 
 __all__ = ["fedskew", "main"]
@@ -28,6 +29,7 @@ _COMMANDS = {
     "flower": ("flower", "Run a study on Flower: write its app folder, run it."),
     "report": ("report", "Write one HTML page about a run or a comparison."),
 }
+_EXTRAS = {"opacus": "privacy", **{package: extra for package, extra in ENGINES.values() if extra}}
 
 
 class _LazyGroup(click.Group):
@@ -81,6 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except FedSkewError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(str(error.name).partition(".")[0])
+        if extra is None:
+            raise
+        click.echo(f"Error: {error.name} is not installed here; pip install 'monai-fedskew[{extra}]'", err=True)
+        sys.exit(2)
     except OSError as error:  # a path that cannot be read or written; the text names it
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)

@@ -142,3 +142,17 @@ def test_compare_needs_a_study_or_methods(capsys: pytest.CaptureFixture[str], st
     assert "give --study NAME, or --method M" in _fails(capsys, 2, *call)
     assert "its studies: demo, fedbn_table1" in _fails(capsys, 2, *call, "--study", "table2")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "call", "extra"),
+    [("nvflare", "nvflare job --study s --method fedavg --rounds 1 --out {out}", "nvflare")],
+)
+def test_a_missing_engine_names_its_extra(package: str, call: str, extra: str, tmp_path: Path) -> None:
+    """Without the package a command says what to install, exit 2, and writes nothing."""
+    code = f"import sys; sys.modules[{package!r}] = None; from monai_fedskew.cli.main import main; main(sys.argv[1:])"
+    arguments = call.format(out=tmp_path / "out").split()
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"pip install 'monai-fedskew[{extra}]'" in done.stderr
+    assert not (tmp_path / "out").exists()
