@@ -78,7 +78,7 @@ def _algos(root: Path, sources: dict[str, Any], how: str, settings: Settings) ->
 @pytest.mark.parametrize("how", ["fedavg", "fedbn", COMPOSED])
 def test_a_study_equals_the_simulator(how: str, sources: dict[str, Any], tmp_path: Path) -> None:
     """Global tensors, each site's private state and every score, bit for bit; case 34 in monai.fl."""
-    settings = Settings(rounds=3)
+    settings, sources = Settings(rounds=3), {name: sources[name] for name in ("A", "B")}
     algos = _algos(tmp_path, sources, how, settings)
     got = run_study(method(how), settings, Platform(algos), study="s", run=tmp_path / "run", engine="monai.fl")
     expected = simulate(method(how), sources, settings, run=tmp_path / "simulated")
@@ -139,6 +139,25 @@ def _table(survey: Survey) -> dict[str, dict[str, Tensor]]:
     server = Server(method(COMPOSED), Settings(rounds=1))
     server.open([survey])
     return {name: dict(state) for name, state in server.cast().aux.items()}
+
+
+@pytest.mark.parametrize("form", ["tensors", "arrays"])
+def test_scalars_and_counters_keep_shape_and_type(form: str, sources: dict[str, Any], tmp_path: Path) -> None:
+    """Case 35: a 0-d int64 counter goes to a site and back, and loads strictly."""
+    algo = _algos(tmp_path, {"A": sources["A"]}, "fedavg", Settings(rounds=1))["A"]
+    survey = from_exchange(algo.get_data_stats(to_exchange(Request("survey", "s", "r"))[1])).message
+    assert isinstance(survey, Survey)
+    tensors = {**survey.tensors, "1.num_batches_tracked": torch.tensor(7)}
+    data, extra = to_exchange(Request("fit", "s", "r", cast=Broadcast(1, tensors)))
+    assert difference(data.weights, tensors) == ""
+    if form == "arrays":
+        data.weights = {key: value.numpy() for key, value in data.weights.items()}
+    algo.train(data, extra)
+    update = from_exchange(algo.get_weights()).message
+    assert isinstance(update, Update)
+    counter = update.tensors["1.num_batches_tracked"]
+    assert (counter.dtype, counter.shape, int(counter)) == (torch.int64, (), 7 + update.steps)
+    sources["A"].open().model.load_state_dict(update.tensors, strict=True)
 
 
 def test_wrong_calls_are_refused(sources: dict[str, Any], tmp_path: Path) -> None:
