@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -112,11 +113,15 @@ class Deployment:
             if self.is_secure:
                 write_certificates(self.certificates)
             self.start_link()
-            for site in self.sites:
-                if self.is_secure:
+            if self.is_secure:
+                for site in self.sites:
                     write_node_key(self.folder / "keys" / site)
-                    self.register(site)
+                with ThreadPoolExecutor() as pool:  # each is a process of three seconds
+                    list(pool.map(self.register, self.sites))
+            for site in self.sites:
                 self.start_node(site)
+            for site in self.sites:
+                self.wait_for(site)
         except BaseException:
             self.close()
             raise
@@ -142,15 +147,17 @@ class Deployment:
         self._wait(lambda: _is_open(self.port), "the SuperLink to listen")
 
     def start_node(self, site: str) -> None:
-        """Start a site's SuperNode and wait until the SuperLink knows it."""
-        log = self.folder / "logs" / f"{site}.log"
-        before = log.read_text(errors="replace").count("SuperNode ID") if log.exists() else 0
+        """Start a site's SuperNode; ``wait_for`` waits until the SuperLink knows it."""
         key, root = self.folder / "keys" / site, self.certificates / "ca.crt"
         secure = ["--root-certificates", str(root), "--auth-supernode-private-key", str(key)]
         call = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
         call += ["--port", str(free_port()), "--node-config", self.sites[site]]
         self._start(site, [*call, *self._pick(secure, ["--insecure"])])
-        self._wait(lambda: log.read_text(errors="replace").count("SuperNode ID") > before, f"SuperNode {site}")
+
+    def wait_for(self, site: str) -> None:
+        """Wait until the SuperNode that was started last for a site is connected."""
+        starts, connected = "Starting Flower SuperNode", "SuperNode ID"
+        self._wait(lambda: connected in self.logs(site).rpartition(starts)[2], f"SuperNode {site}")
 
     def register(self, site: str) -> None:
         """Register a site's public key under its name, as the server's administrator does."""
@@ -184,23 +191,25 @@ class Deployment:
         except psutil.NoSuchProcess:
             return []
 
-    def kill(self, name: str) -> None:
-        """End a site's SuperNode, or the "server", with SIGKILL, and all it started."""
-        self._end(name, signal.SIGKILL)
+    def kill(self, *names: str) -> None:
+        """End SuperNodes of sites, or the "server", with SIGKILL, and all they started."""
+        self._end(names, signal.SIGKILL)
 
     def close(self) -> None:
         """Stop the SuperNodes, then the SuperLink."""
-        for name in reversed(list(self.running)):
-            self._end(name, signal.SIGTERM)
+        self._end([name for name in self.running if name != "server"], signal.SIGTERM)
+        self._end([name for name in self.running if name == "server"], signal.SIGTERM)
 
-    def _end(self, name: str, how: signal.Signals) -> None:
-        found = self.processes(name)
-        for process in found[:1] if how is signal.SIGTERM else found:
-            _signal(process, how)
-        _, left = psutil.wait_procs(found, timeout=8)
+    def _end(self, names: Sequence[str], how: signal.Signals) -> None:
+        found = {name: self.processes(name) for name in names}
+        for processes in found.values():
+            for process in processes[:1] if how is signal.SIGTERM else processes:
+                _signal(process, how)
+        _, left = psutil.wait_procs([process for processes in found.values() for process in processes], timeout=8)
         for process in left:  # a SuperExec outlives its parent by seconds, and its app processes by more
             _signal(process, signal.SIGKILL)
-        self.running.pop(name).wait()
+        for name in names:
+            self.running.pop(name).wait()
 
     def _start(self, name: str, command: list[str]) -> None:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
