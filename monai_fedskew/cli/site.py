@@ -110,7 +110,8 @@ def list_(file: Path, folder: Path | None) -> None:
     from monai_fedskew.sites.state_folder import list_held
 
     root = _root(file, folder)
-    click.echo(_table(list_held(root)) if root.is_dir() else f"nothing in {root} yet")
+    found = list_held(root) if root.is_dir() else []
+    click.echo(_table(found) if found else f"nothing in {root} yet")
 
 
 @state.command()
@@ -154,8 +155,9 @@ def drop(study: str, run: str | None, name: str | None, file: Path, folder: Path
         "These rounds cannot be made again: a run that goes on would have to start from its first round at this site, "
         "and the site's own norm statistics, optimizer and other private entries are lost."
     )
-    if not yes:
-        click.confirm("Delete them?", abort=True)
+    if not yes and not click.confirm("Delete them?"):
+        click.echo("nothing was deleted")
+        raise click.exceptions.Exit(1)
     for held in found:
         state_folder.drop(root, held)
     click.echo(f"dropped {len(found)}")
