@@ -120,8 +120,7 @@ def submit(job: Path, startup_kit: Path, resume: bool, wait: bool, out: Path | N
     Exit code 1 if the job does not end well, with its reason. A study that stopped, for whatever reason, goes on with
     the same JOB and --resume: every site continues from its own private state, bit for bit.
     """
-    from monai_fedskew.cli.nvflare_submit import submit_job, wait_for
-    from monai_fedskew.engines.nvflare import session
+    from monai_fedskew.cli.nvflare_submit import session, submit_job, wait_for
     from monai_fedskew.errors import ConfigError
 
     if out is not None and out.exists():

@@ -66,6 +66,18 @@ class Kit:
 
         return CLASSES[self.role]
 
+    def refusal(self, class_path: str) -> str | None:
+        """Return why local/resources.json refuses a class, in FLARE's own words; None if it is allowed."""
+        from monai_fedskew.engines.nvflare import ComponentPathAuthorizer, UnsafeComponentError, Workspace
+
+        try:
+            ComponentPathAuthorizer().authorize_component_config(
+                {"path": class_path}, workspace=Workspace(str(self.path))
+            )
+        except UnsafeComponentError as error:
+            return str(error).replace(" at config path ''", "")
+        return None
+
 
 def allow_list_text(kit: Kit) -> str:
     """Say what local/resources.json must hold."""
@@ -112,11 +124,11 @@ def setup(kit: Kit, given: Mapping[str, str | Path], *, is_applied: bool) -> lis
 
 def _resources(kit: Kit) -> tuple[dict[str, Any], bool]:
     """The content of resources.json with our class, and whether FLARE refuses the class without."""
-    from monai_fedskew.engines.nvflare import DEFAULT_CLASS_ALLOW_LIST, refusal
+    from monai_fedskew.engines.nvflare import DEFAULT_CLASS_ALLOW_LIST
 
     own = kit.local / "resources.json"
     resources = _read(own if own.is_file() else kit.local / "resources.json.default")
-    if refusal(kit.path, kit.needed) is None:
+    if kit.refusal(kit.needed) is None:
         return resources, False
     # without a list FLARE allows its own classes; a list replaces them
     listed = resources.get(_LIST, list(DEFAULT_CLASS_ALLOW_LIST))

@@ -34,11 +34,9 @@ def checks(kit_folder: Path, job_folder: Path) -> Iterator[Line]:
 
 
 def _policy(kit: Kit, job: JobFolder) -> Iterator[Line]:
-    from monai_fedskew.engines.nvflare import refusal
-
     if job.has_code:
         yield False, "code: the job ships code (a folder custom/); jobs of `fedskew nvflare job` never do"
-    refused = [text for name in job.classes[kit.role] if (text := refusal(kit.path, name))]
+    refused = [text for name in job.classes[kit.role] if (text := kit.refusal(name))]
     for text in refused:
         yield False, f"policy: {text}; `fedskew nvflare site-setup {kit.path} --apply` adds it"
     if not refused:

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,8 @@ from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.site_file import SiteFile, write_site_file
 
 __all__ = ["run_simulator"]
+
+_SIMULATOR = (sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator")
 
 
 def run_simulator(
@@ -44,13 +47,12 @@ def run_simulator(
         ConfigError: ``out`` exists, or a path that FLARE cannot take.
         RoundError: the job did not end well; what it wrote stays beside ``out``.
     """
-    from monai_fedskew.engines.nvflare import simulator_command
-
     work = out.with_name(f"{out.name}.flare")  # the server wants RUN for itself until the end
     _clear(out, work, force=force)
     write_job(out.name, method, settings, task_timeout=task_timeout, resume=False, out=work / "job" / out.name)
     _write_local(work, out, sources)
-    command = simulator_command(work / "job" / out.name, work / "workspace", tuple(sources))
+    names = ["-c", ",".join(sources), "-t", str(len(sources))]  # as FLARE's own job API calls it
+    command = [*_SIMULATOR, str(work / "job" / out.name), "-w", str(work / "workspace"), *names]
     with bar(f"{method} on FLARE", settings.rounds, has_lines=True) as advance, _started(command, work) as process:
         while process.poll() is None:
             advance(checkpoint.latest(out) or 0, "")

@@ -1,8 +1,12 @@
 """Send a job to a running federation and watch it."""
 
+import json
+import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +16,39 @@ from monai_fedskew.cli.nvflare_job import read_job, with_resume
 from monai_fedskew.cli.progress import bar
 from monai_fedskew.errors import ConfigError, RoundError
 
-__all__ = ["submit_job", "wait_for"]
+__all__ = ["session", "submit_job", "wait_for"]
 
-_POLL_SECONDS = 1.0
+_POLL_SECONDS, _START_SECONDS, _LOGIN_SECONDS = 1.0, 10.0, 15.0
+_REFUSED = re.compile(r"Component '[\w.]+'(?= at config path .* is not in allow_list)")
 _GOOD = "FINISHED:COMPLETED"
+
+
+@contextmanager
+def session(kit: Path) -> Iterator[Any]:
+    """Log in to a running federation with an admin's startup kit.
+
+    Raises:
+        ConfigError: no admin's kit, or the server does not answer.
+    """
+    from monai_fedskew.engines.nvflare import new_secure_session
+
+    try:
+        user = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]["username"]
+        opened = new_secure_session(user, str(kit), timeout=_LOGIN_SECONDS)
+    except Exception as error:  # FLARE raises many kinds
+        raise ConfigError(
+            f"--startup-kit {kit}: cannot log in ({type(error).__name__}: {error}); give an admin's kit of a server "
+            "that runs"
+        ) from error
+    with closing(opened):
+        yield opened
 
 
 def submit_job(session: Any, job: Path, *, resume: bool) -> str:
     """Send a job; return the number FLARE gives it.
 
     Args:
-        session: see ``engines.nvflare.session``.
+        session: see ``session``.
         job: the job folder.
         resume: have it go on after the last committed round, whatever the folder says.
 
@@ -46,45 +72,54 @@ def wait_for(session: Any, number: str, *, out: Path | None) -> None:
     """Show status and rounds until a job ends, and fetch its result.
 
     Args:
-        session: see ``engines.nvflare.session``.
+        session: see ``session``.
         number: what ``submit_job`` returned.
         out: where the study's files are put; None leaves them in the admin's transfer folder.
 
     Raises:
         RoundError: the job did not end well; its reason.
     """
-    status = ""
-    with bar("study") as advance:
+    status, since = "", time.monotonic()
+    with bar("round", has_lines=True) as advance:
         while not status.startswith(("FINISHED", "FAILED", "ABANDONED")):
             if (found := session.get_job_meta(number)["status"]) != status:
-                status = found
+                status, since = found, time.monotonic()
                 click.echo(f"job {number}: {status}")
-            done = _progress(session, number) if status == "RUNNING" else {}
-            if done:
-                advance(done["round"], "", done["rounds"])
+            # asked while its processes start, FLARE writes errors of its own into the job's log
+            if status == "RUNNING" and time.monotonic() - since > _START_SECONDS and (at := _progress(session, number)):
+                advance(at[0], "", at[1])
             time.sleep(_POLL_SECONDS)
     meta = session.get_job_meta(number)
     result = Path(session.download_job_result(number)) / "workspace" / "fedskew"
     if status != _GOOD:
-        raise RoundError(f"job {number} ended with {status}: {_reason(result, meta)}")
+        raise RoundError(f"job {number} ended with {status}: {_reason(session, number, result, meta)}")
     if out is not None:
         shutil.copytree(result, out)
     click.echo(f"result: {out or result}")
 
 
-def _progress(session: Any, number: str) -> dict[str, int]:
-    """What RoundController tells FLARE's statistics; nothing before the first round, or when the job has just ended."""
-    told = session.show_stats(number, "server")
-    found = told.get("server", {}).get("fedskew", {}) if isinstance(told, dict) else {}
-    return found if isinstance(found, dict) and "round" in found else {}
+def _progress(session: Any, number: str) -> tuple[int, int] | None:
+    """The committed round and their number, as RoundController tells FLARE's statistics."""
+    from monai_fedskew.engines.nvflare import JobNotFound, JobNotRunning
+
+    try:
+        told = session.show_stats(number, "server")["server"]["fedskew"]
+        return int(told["round"]), int(told["rounds"])
+    except (JobNotFound, JobNotRunning, KeyError, TypeError):  # before the first round, or the job ends just now
+        return None
 
 
-def _reason(result: Path, meta: dict[str, Any]) -> str:
+def _reason(session: Any, number: str, result: Path, meta: dict[str, Any]) -> str:
+    """What the study said, else who refused it, as far as FLARE knows."""
     told = result / "failure.txt"
     if told.is_file():
         return told.read_text().strip()
-    refused = [line for line in meta.get("job_deploy_detail") or [] if not line.endswith("OK")]
-    return "; ".join(refused) or (
-        "the study itself did not fail: a site refused the job (`fedskew nvflare preflight` there says why) or its "
-        "process died; send the job again with --resume"
+    logs = session.get_job_logs(number, "all", log_file_name="error_log.txt").get("logs", {})
+    refused = [f"{name}: {found[0]}" for name, text in sorted(logs.items()) if (found := _REFUSED.search(str(text)))]
+    if refused:
+        return "; ".join(refused) + "; `fedskew nvflare site-setup KIT --apply` there adds it"
+    undeployed = [line for line in meta.get("job_deploy_detail") or [] if not line.endswith("OK")]
+    return "; ".join(undeployed) or (
+        "a process died, or a site refused the job (`fedskew nvflare preflight` there says why); send the job again "
+        "with --resume"
     )

@@ -6,9 +6,8 @@ sent with ``resume``, surveys it before its first round.
 
 import json
 import logging
-import re
 import shutil
-import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,11 +28,13 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning
+from nvflare.fuel.flare_api.flare_api import new_secure_session
 from nvflare.job_config.api import FedJob
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from monai_fedskew.errors import ConfigError, FedSkewError, RoundError, StateError
+from monai_fedskew.federation.discretion import what_may_cross
 from monai_fedskew.federation.exchange import Failure, Reply, Request
 from monai_fedskew.federation.history import Entry
 from monai_fedskew.federation.resident import Resident, open_resident
@@ -45,29 +46,26 @@ from monai_fedskew.sites.site_file import read_site_file
 
 __all__ = [
     "CLASSES",
+    "ComponentPathAuthorizer",
     "DEFAULT_CLASS_ALLOW_LIST",
+    "JobNotFound",
+    "JobNotRunning",
     "RESULT",
     "RoundController",
     "SiteExecutor",
+    "UnsafeComponentError",
+    "Workspace",
     "job",
-    "refusal",
+    "new_secure_session",
     "runs_folder",
-    "session",
-    "simulator_command",
 ]
 
-logger = logging.getLogger(__name__)
-
-CLASSES = {
-    "site": "monai_fedskew.engines.nvflare.SiteExecutor",
-    "server": "monai_fedskew.engines.nvflare.RoundController",
-}
+CLASSES = {"site": f"{__name__}.SiteExecutor", "server": f"{__name__}.RoundController"}  # what a role's kit must allow
 RESULT = "fedskew"  # folder in a job's result
 _FILE = "fedskew.json"  # in a kit's own local folder: what its owner decides
-_TASKS = ["survey", "fit", "evaluate", "finish"]
 _PUBLISHED = ("run.json", "history.jsonl", "summary.json", "model.safetensors")
 _REASON, _SHOWN = "fedskew_reason", 300
-_PATH = re.compile(r"(?<![\w.])/\w")  # the beginning of an absolute path
+_START_SECONDS = 120  # more than a site's process needs to load torch and MONAI on a busy machine
 
 
 class SiteExecutor(Executor):  # type: ignore[misc]  # nvflare ships no types
@@ -85,17 +83,18 @@ class SiteExecutor(Executor):  # type: ignore[misc]  # nvflare ships no types
         self._resident: Resident | None = None
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """Do one task. An error's full text stays in the site's log; see ``_what_may_cross``."""
-        try:
-            request = unpack_request(_packed(shareable))
-            if (request.task, request.study) != (task_name, self.study):
-                raise StateError(f"task {task_name} of study {self.study} holds {request.task} of {request.study}")
-            if self._resident is None:
-                self._resident = self._settle(fl_ctx)
-            return _shareable(pack(self._resident.answer(request)))
-        except Exception as error:  # whatever goes wrong at a site, the others go on
-            self.log_exception(fl_ctx, f"{task_name}: {type(error).__name__}: {error}", fire_event=False)
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION, {_REASON: _what_may_cross(error)})
+        """Do one task. An error's full text stays in the site's log.txt; see ``what_may_cross``."""
+        with _kept_here():
+            try:
+                request = unpack_request(_packed(shareable))
+                if (request.task, request.study) != (task_name, self.study):
+                    raise StateError(f"task {task_name} of study {self.study} holds {request.task} of {request.study}")
+                if self._resident is None:
+                    self._resident = self._settle(fl_ctx)
+                return _shareable(pack(self._resident.answer(request)))
+            except Exception as error:  # whatever goes wrong at a site, the others go on
+                self.log_exception(fl_ctx, f"{task_name}: {type(error).__name__}: {error}", fire_event=False)
+                return make_reply(ReturnCode.EXECUTION_EXCEPTION, {_REASON: what_may_cross(error)})
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Free the site at the end of the job."""
@@ -130,7 +129,8 @@ class RoundController(Controller):  # type: ignore[misc]
         super().__init__(task_check_period=0.05)
         self.method, self.study, self.settings = method, study, settings
         self.task_timeout, self.resume = task_timeout, resume
-        self._silent: set[str] = set()  # did not answer in time and have not been heard of since
+        self._heard: set[str] = set()  # have asked for work in this job
+        self._lost: set[str] = set()  # let a task time out and have not been heard of since
         self._progress: dict[str, Any] = {}
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -172,9 +172,9 @@ class RoundController(Controller):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Hear of a site that asks for work, and say how far the study is."""
-        if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST and self._silent:
-            peer = fl_ctx.get_peer_context()
-            self._silent.discard(peer.get_identity_name() if peer else "")
+        if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST and (peer := fl_ctx.get_peer_context()):
+            self._heard.add(peer.get_identity_name())
+            self._lost.discard(peer.get_identity_name())
         elif event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
             if isinstance(collector, GroupInfoCollector):
@@ -194,7 +194,7 @@ class _Transport:
         and one that is slow comes back by itself.
         """
         control = self._controller
-        names = {client.name for client in self._fl_ctx.get_engine().get_clients()} - control._silent
+        names = {client.name for client in self._fl_ctx.get_engine().get_clients()} - control._lost
         return frozenset(name for name in names if not control.get_client_disconnect_time(name))
 
     def ask(self, requests: Mapping[str, Request]) -> dict[str, Reply | Failure]:
@@ -207,9 +207,10 @@ class _Transport:
 
         control, tasks = self._controller, {}
         for site, request in requests.items():
-            tasks[site] = Task(
-                request.task, _shareable(pack(request)), timeout=control.task_timeout, result_received_cb=received
-            )
+            # FLARE counts from here on, also while the site's process still loads what it needs
+            more = 0 if site in control._heard or not control.task_timeout else _START_SECONDS
+            limit, data = control.task_timeout + more, _shareable(pack(request))
+            tasks[site] = Task(request.task, data, timeout=limit, result_received_cb=received)
             control.send(tasks[site], self._fl_ctx, targets=[site])
         while any(task.completion_status is None for task in tasks.values()):
             if self._abort.triggered:
@@ -221,7 +222,7 @@ class _Transport:
     def _answer(self, site: str, task: Task, result: Shareable | None) -> Reply | Failure:
         if result is None:
             if task.completion_status == TaskCompletionStatus.TIMEOUT:
-                self._controller._silent.add(site)
+                self._controller._lost.add(site)
                 return Failure(f"no answer within {task.timeout} s")
             return Failure(f"no answer: FLARE ended the task ({task.completion_status.value})")
         code = result.get_return_code()
@@ -234,9 +235,7 @@ class _Transport:
             return Failure(str(error))
 
 
-def job(
-    study: str, method: str, settings: Settings, *, task_timeout: int = 0, resume: bool = False, poll: float = 0.2
-) -> FedJob:
+def job(study: str, method: str, settings: Settings, *, task_timeout: int = 0, resume: bool = False) -> FedJob:
     """Return a job of configuration only: every site runs what it has installed.
 
     Args:
@@ -245,52 +244,14 @@ def job(
         settings: the same at all sites; FLARE starts the job when ``min_sites`` are connected, with all that are.
         task_timeout: seconds a site may take for a task, 0 for any time.
         resume: go on after the last committed round.
-        poll: seconds between a site's questions for work; FLARE's own 2 s would be most of a small round.
     """
     about = {"monai_fedskew": version("monai-fedskew"), "nvflare": version("nvflare")}
     made = FedJob(name=study, min_clients=settings.min_sites, meta_props={"fedskew": about})
     made.to_server(RoundController(method, study, settings.plain(), task_timeout, resume))
-    made.to_server({"server": {"task_request_interval": poll}})
-    made.to_clients(SiteExecutor(method, study, settings.plain()), tasks=_TASKS)
+    made.to_server({"server": {"task_request_interval": 0.2}})  # seconds; FLARE's own 2 would be most of a small round
+    made.to_clients(SiteExecutor(method, study, settings.plain()), tasks=["survey", "fit", "evaluate", "finish"])
     made.set_app_packages(["monai_fedskew"])  # installed everywhere; without this FLARE would copy its source
     return made
-
-
-def simulator_command(job_folder: Path, workspace: Path, sites: Sequence[str]) -> list[str]:
-    """Return the command that runs a job in FLARE's simulator, a process a site."""
-    simulator = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator"]
-    return [*simulator, str(job_folder), "-w", str(workspace), "-c", ",".join(sites), "-t", str(len(sites))]
-
-
-def refusal(kit: Path, class_path: str) -> str | None:
-    """Return why the policy in a kit's local folder refuses a class, in FLARE's own words; None if it is allowed."""
-    try:
-        ComponentPathAuthorizer().authorize_component_config({"path": class_path}, workspace=Workspace(str(kit)))
-    except UnsafeComponentError as error:
-        return str(error)
-    return None
-
-
-@contextmanager
-def session(kit: Path) -> Iterator[Session]:
-    """Log in to a running federation with an admin's startup kit.
-
-    Raises:
-        ConfigError: no admin's kit, or the server does not answer.
-    """
-    path = kit / "startup" / "fed_admin.json"
-    try:
-        user = json.loads(path.read_text())["admin"]["username"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--startup-kit {kit}: no admin's kit ({path.name}: {error})") from error
-    try:
-        opened = new_secure_session(user, str(kit), timeout=15.0)
-    except Exception as error:  # FLARE raises many kinds
-        raise ConfigError(f"--startup-kit {kit}: cannot log in as {user}: {error}; is the server running?") from error
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def runs_folder(path: Path) -> Path:
@@ -308,14 +269,22 @@ def runs_folder(path: Path) -> Path:
         ) from error
 
 
-def _what_may_cross(error: Exception) -> str:
-    """Keep to what StateError and RoundError say: keys, shapes and rounds, which the server knows anyway.
+@contextmanager
+def _kept_here() -> Iterator[None]:
+    """Keep what this thread logs out of error_log.txt, which FLARE's kits stream to the server while a job runs."""
+    here = threading.get_ident()
 
-    All other errors may quote paths, subjects or data, so their type alone crosses.
-    """
-    text = " ".join(str(error).split())[:_SHOWN]
-    is_told = isinstance(error, StateError | RoundError) and not _PATH.search(text)
-    return f"{type(error).__name__}: {text}" if is_told else f"{type(error).__name__}; the site's log says more"
+    def is_elsewhere(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    streamed = [handler for handler in logging.root.handlers if handler.level >= logging.ERROR]
+    for handler in streamed:
+        handler.addFilter(is_elsewhere)
+    try:
+        yield
+    finally:
+        for handler in streamed:
+            handler.removeFilter(is_elsewhere)
 
 
 def _shareable(packed: Packed) -> Shareable:
