@@ -111,7 +111,8 @@ class Resident:
         name, private = client.site.name, client.private()
         self.release()
         folder = self.output / request.study / request.run
-        folder.mkdir(parents=True, exist_ok=True)
+        for parent in (self.output, folder.parent, folder):  # its predictions name subjects: for its owner's eyes
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         scores = finish_site(self.method, self.source, self.settings, cast=cast, private=private, folder=folder)
         logger.info("site %s: model of round %d and test predictions in %s", name, cast.round - 1, folder)
         return Reply(Result(name, cast.round - 1, scores))

@@ -227,6 +227,16 @@ def test_a_finished_study_is_left_alone_and_can_go_on(sources: dict[str, Any], t
     assert checkpoint.latest(tmp_path / "run") == 2
 
 
+def test_results_at_a_site_are_for_its_owner(sources: dict[str, Any], tmp_path: Path) -> None:
+    """The folders of exported model and predictions are 0700."""
+    settings = Settings(rounds=1, choose="last")
+    _run("fedavg", settings, loopback(method("fedavg"), settings, sources, tmp_path), tmp_path)
+    (folder,) = (tmp_path / "A" / "results" / "s").iterdir()
+    assert (folder / "model.safetensors").is_file()
+    for one in (folder, folder.parent, folder.parent.parent):
+        assert one.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_baseline_is_refused(sources: dict[str, Any], tmp_path: Path) -> None:
     """local and pooled send nothing, or need everything in one place."""
     for how in ("local", "pooled"):
