@@ -12,6 +12,8 @@ __all__ = ["read_results", "render_certainty", "render_table", "write_csv", "wri
 def render_table(results: Path | Results, *, width: int = 120) -> str:
     """Draw the tables of accuracy at window and subject level for a terminal, and say which runs are missing and why.
 
+    Of runs on an engine also: which sites have no test scores, who came late and who was absent.
+
     Args:
         results: a RUN or COMPARE folder, or what was read from one.
         width: of the terminal, in characters.
@@ -19,6 +21,7 @@ def render_table(results: Path | Results, *, width: int = 120) -> str:
     Raises:
         ConfigError: the folder is neither.
     """
+    from monai_fedskew.reports.distributed import in_words
     from monai_fedskew.reports.tables import summarise, to_text
 
     read = read_results(results) if isinstance(results, Path) else results
@@ -26,7 +29,7 @@ def render_table(results: Path | Results, *, width: int = 120) -> str:
     missing = [f"{m.method}, seed {m.seed}: {m.reason}" for m in read.missing]
     without = ["Runs without a result:", *missing, ""] if missing else []
     gaps = ["Runs without their whole history:", *read.gaps, ""] if read.gaps else []
-    return "\n".join([*texts, *without, *gaps])
+    return "\n".join([*texts, *without, *gaps, *in_words(read)])
 
 
 def render_certainty(results: Path | Results, *, width: int = 120) -> str:

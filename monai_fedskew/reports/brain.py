@@ -70,6 +70,8 @@ def rank_edges(results: Results, facts: Sequence[SiteFacts], method: str, *, top
         DataError: no manifest can be read, sites differ in their features, or no model has a fitting first layer; the
             message is a sentence that can stand in the report.
     """
+    if any(run.engine for run in results.of(method)):
+        raise DataError("the data, and with them the names of the edges, stay at the sites")
     known = [fact for fact in facts if fact.manifest is not None]
     if not known:
         reasons = "; ".join(f"{fact.site}: {fact.why}" for fact in facts)

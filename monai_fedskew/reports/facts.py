@@ -45,7 +45,7 @@ class SiteFacts:
 
 
 def site_facts(results: Results, *, max_rows: int = MAX_ROWS) -> tuple[SiteFacts, ...]:
-    """Read the manifest and feature statistics of every site that a run names.
+    """Read the manifest and feature statistics of every site that a run names with the folder of its data.
 
     Args:
         results: what :func:`read_results` returned.
@@ -54,12 +54,17 @@ def site_facts(results: Results, *, max_rows: int = MAX_ROWS) -> tuple[SiteFacts
     Returns:
         One entry a site, by name; an unreadable site has ``manifest=None`` and the reason.
     """
-    data = {site: where for run in results.runs.values() for site, where in run.data.items()}
-    return tuple(_facts(site, data[site], max_rows) for site in sorted(data))
+    data = {
+        site: (where.folder, where)
+        for run in results.runs.values()
+        for site, where in run.data.items()
+        if where.folder is not None
+    }
+    return tuple(_facts(site, *data[site], max_rows) for site in sorted(data))
 
 
-def _facts(site: str, data: SiteData, max_rows: int) -> SiteFacts:
-    folder, summary = data.folder, data.summary
+def _facts(site: str, folder: Path, data: SiteData, max_rows: int) -> SiteFacts:
+    summary = data.summary
     try:
         manifest = read_manifest(folder)
     except DataError as error:

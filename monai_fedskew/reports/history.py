@@ -1,6 +1,6 @@
 """What happened over the rounds of a run: the scores and events of history.jsonl, and what is missing of them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a site did in a round: trained, failed, excluded or not_sampled."""
+    """What became of a site in a round: trained, failed, excluded, not_sampled, missing (out of reach) or joined."""
 
     round: int
     site: str
@@ -55,14 +55,15 @@ def read_history(file: Path) -> tuple[tuple[Mark, ...], tuple[Event, ...]]:
     return tuple(marks), tuple(events)
 
 
-def gap(file: Path, rounds: int, marks: Sequence[Mark], events: Sequence[Event]) -> str:
-    """Say what is missing of a run's history; empty where every site has an event in every round.
+def gap(file: Path, rounds: int, marks: Sequence[Mark], events: Sequence[Event], members: Collection[str] = ()) -> str:
+    """Say what is missing of a run's history; empty where every site has an event in every round since it joined.
 
     Args:
         file: the history.jsonl.
         rounds: how many rounds the run had; 0 if that is not known.
         marks: what was read from it.
         events: what was read from it.
+        members: sites that were let in, as others never have a round of their own; empty if that is not known.
 
     Example:
         >>> gap(Path(__file__), 3, (), [Event(1, "NYU", "trained", ""), Event(2, "NYU", "trained", "")])
@@ -72,10 +73,15 @@ def gap(file: Path, rounds: int, marks: Sequence[Mark], events: Sequence[Event])
         return "history.jsonl is missing"
     if not marks and not events:
         return "history.jsonl is empty"
-    sites = {event.site for event in events}
+    sites = {event.site for event in events if not members or event.site in members}
+    first = {event.site: event.round for event in reversed(events) if event.event == "joined"}
     held = {(event.round, event.site) for event in events}
     rounds = rounds or max([mark.round for mark in marks] + [event.round for event in events])
-    cut = [number for number in range(1, rounds + 1) if not sites or any((number, site) not in held for site in sites)]
+    cut = [
+        number
+        for number in range(1, rounds + 1)
+        if not sites or any(number >= first.get(site, 1) and (number, site) not in held for site in sites)
+    ]
     return f"rounds {as_ranges(cut)} are missing or incomplete" if cut else ""
 
 

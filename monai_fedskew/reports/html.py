@@ -2,20 +2,18 @@
 
 import base64
 import re
-import shlex
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monai_fedskew.errors import DataError
-from monai_fedskew.reports import plots
+from monai_fedskew.reports import distributed, plots
+from monai_fedskew.reports.about import commands, facts_of_run
 from monai_fedskew.reports.brain import EdgeRanking, rank_edges
 from monai_fedskew.reports.certainty import DRAWS, Difference, compare_to_first, rank_test_sentence
 from monai_fedskew.reports.facts import MAX_ROWS, SiteFacts, site_facts
-from monai_fedskew.reports.participation import absences
+from monai_fedskew.reports.participation import absences, arrivals
 from monai_fedskew.reports.predictions import has_predictions, largest_class, n_classes
-from monai_fedskew.reports.ranges import as_ranges
 from monai_fedskew.reports.results import Results
 from monai_fedskew.reports.tables import MEAN, Metric, Table, best, is_best, summarise
 
@@ -25,11 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["render_page"]
 
 _OTHER_METRICS: tuple[Metric, ...] = ("balanced_accuracy", "auc")
-_WEIGHTS = {
-    "samples": "training samples (windows) of each site",
-    "groups": "subjects of each site",
-    "equal": "equal weights for all sites",
-}
 
 
 def render_page(results: Results) -> str:
@@ -73,7 +66,7 @@ def _context(results: Results) -> dict[str, Any]:
         "MEAN": MEAN,
         "is_best": is_best,
         "has_events": any(run.events for run in results.runs.values()),
-        "facts_of_run": dict(_facts_of_run(results)),
+        "facts_of_run": facts_of_run(results),
         "tables": [(table, best(table)) for table in main],
         "other_tables": [(table, best(table)) for table in others if _is_filled(table)],
         "empty_tables": [table for table in others if not _is_filled(table) and table.note],
@@ -90,9 +83,15 @@ def _context(results: Results) -> dict[str, Any]:
         "excluded": _excluded(facts),
         "site_plot": plots.site_statistics(facts),
         "missed": absences(results),
+        "arrived": arrivals(results),
+        "engine_runs": distributed.engine_runs(results),
+        "data_stay": distributed.DATA_STAY,
+        "reported": distributed.reported_sites(results),
+        "kept": distributed.kept_entries(results),
+        "unscored": distributed.unscored(results),
         "edges": edges,
         "why_no_edges": why_no_edges,
-        "commands": _commands(results),
+        "commands": commands(results),
         "draws": DRAWS,
         "max_rows": MAX_ROWS,
         "max_absences": 100,
@@ -103,54 +102,11 @@ def _is_filled(table: Table) -> bool:
     return any(cell.mean is not None for row in table.rows for cell in row.cells)
 
 
-def _facts_of_run(results: Results) -> list[tuple[str, str]]:
-    run = next(iter(results.runs.values()))
-    settings = {**run.details.get("settings", {}), **results.settings}
-    bundle = results.bundle or run.details.get("bundle", {})
-    weights = str(settings.get("weights", "not recorded"))
-    versions = run.details.get("versions", {})
-    rows = [
-        ("study", results.study or ("a comparison by hand" if results.is_comparison else "a single run")),
-        ("bundle", f"{bundle.get('name', 'not recorded')} (sha256 {str(bundle.get('sha256', 'not recorded'))[:12]})"),
-        ("methods", ", ".join(results.methods)),
-        ("sites", ", ".join(results.sites)),
-        ("seeds", f"{len(results.seeds)}: {', '.join(map(str, results.seeds))}"),
-        ("rounds", f"{settings.get('rounds', '?')}, local epochs in each: {settings.get('local_epochs', '?')}"),
-        ("updates weighed by", _WEIGHTS.get(weights, weights)),
-        ("model scored", _chosen(results)),
-        ("overrides", _overrides(results)),
-        ("started", str(run.details.get("started", "not recorded"))),
-        ("time", _time(results)),
-        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded"),
-    ]
-    shown = {"rounds", "local_epochs", "weights", "choose", "seed"}
-    rest = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items() if key not in shown)
-    return [*rows, ("other settings", rest)] if rest else rows
-
-
-def _overrides(results: Results) -> str:
-    """Write the overrides that all runs share; others (the fold) differ from seed to seed."""
-    first, *rest = [dict(run.details.get("overrides") or {}) for run in results.runs.values()]
-    shared = [f"{key}={value}" for key, value in first.items() if all(other.get(key) == value for other in rest)]
-    return ", ".join(shared) or "none"
-
-
-def _chosen(results: Results) -> str:
-    rules = {str(run.summary.get("choose", "not recorded")) for run in results.runs.values()}
-    found = {run.summary.get("chosen_round") for run in results.runs.values()}
-    rounds = [number for number in found if number is not None]
-    chosen = f"round {as_ranges(rounds)}" if rounds else "round not recorded"
-    return f"{', '.join(sorted(rules))} ({chosen})"
-
-
-def _time(results: Results) -> str:
-    seconds = [run.summary["seconds"] for run in results.runs.values() if run.summary.get("seconds") is not None]
-    return f"{sum(seconds) / 60:.1f} minutes of training over {len(seconds)} runs" if seconds else "not recorded"
-
-
-def _classes(results: Results) -> int:
-    run = next(iter(results.runs.values()))
-    return max(2, n_classes(run, results.sites[0])) if has_predictions([run], results.sites[0]) else 2
+def _classes(results: Results) -> int | None:
+    """Count the classes; None where no run has predictions that tell."""
+    sites = ((run, site) for run in results.runs.values() for site in results.sites)
+    counts = (max(2, n_classes(run, site)) for run, site in sites if has_predictions([run], site))
+    return next(counts, None)
 
 
 def _verdicts(differences: Sequence[Difference]) -> list[str]:
@@ -179,6 +135,8 @@ def _tested(results: Results) -> dict[str, tuple[int, int, str]]:
     tested = {}
     for site in results.sites:
         at_site = [run.scores for run in runs if site in run.scores["window"]]
+        if not at_site:
+            continue
         windows = sum(scores["window"][site].samples for scores in at_site)
         subjects = sum(scores["subject"][site].samples for scores in at_site if site in scores["subject"])
         share = f"{100 * largest_class(runs, site):.1f}" if has_predictions(runs, site) else "-"
@@ -206,13 +164,6 @@ def _edges(results: Results, facts: Sequence[SiteFacts], table: Table) -> tuple[
         return rank_edges(results, facts, method), ""
     except DataError as error:
         return None, str(error)
-
-
-def _commands(results: Results) -> list[str]:
-    """Give the commands as they were called, each once."""
-    calls = [results.command] if results.command else [run.details.get("command") for run in results.runs.values()]
-    texts = [shlex.join([Path(str(call[0])).name, *map(str, call[1:])]) for call in calls if call]
-    return list(dict.fromkeys(texts))
 
 
 def _signed(value: float | None) -> str:

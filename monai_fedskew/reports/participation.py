@@ -1,14 +1,20 @@
-"""Who was missing when: absences of sites from rounds, from a run's history."""
+"""Who was missing when, and who came late: from a run's history."""
 
 from collections import defaultdict
 from dataclasses import dataclass
 
+from monai_fedskew.reports.history import Event
 from monai_fedskew.reports.ranges import as_ranges
-from monai_fedskew.reports.results import Results
+from monai_fedskew.reports.results import Results, Run
 
-__all__ = ["Absence", "absences"]
+__all__ = ["Absence", "Arrival", "absences", "arrivals"]
 
-_WORDS = {"failed": "failed", "excluded": "update left out", "not_sampled": "not drawn for the round"}
+_WORDS = {
+    "failed": "failed",
+    "excluded": "update left out",
+    "not_sampled": "not drawn for the round",
+    "missing": "out of reach",
+}
 
 
 @dataclass(frozen=True)
@@ -24,16 +30,42 @@ class Absence:
     reason: str
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A site that joined a run late: from ``round`` on it took part."""
+
+    method: str
+    seed: int
+    site: str
+    round: int
+
+
 def absences(results: Results) -> tuple[Absence, ...]:
-    """List every absence: failed, left out or not drawn, by method, seed and site."""
+    """List every absence: failed, left out, not drawn or out of reach, by method, seed and site."""
     found: list[Absence] = []
     for (method, seed), run in results.runs.items():
         missed: dict[tuple[str, str, str], set[int]] = defaultdict(set)
         for event in run.events:
-            if event.event != "trained":
-                missed[event.site, event.event, event.reason].add(event.round)
+            if event.event not in ("trained", "joined"):
+                missed[event.site, _what(run, event), event.reason].add(event.round)
         found += [
-            Absence(method, seed, site, _WORDS.get(what, what), as_ranges(rounds), len(rounds), reason)
+            Absence(method, seed, site, what, as_ranges(rounds), len(rounds), reason)
             for (site, what, reason), rounds in sorted(missed.items())
         ]
     return tuple(found)
+
+
+def arrivals(results: Results) -> tuple[Arrival, ...]:
+    """List the sites that joined after the first round, by method, seed and site."""
+    return tuple(
+        Arrival(method, seed, event.site, event.round)
+        for (method, seed), run in results.runs.items()
+        for event in sorted(run.events, key=lambda event: event.site)
+        if event.event == "joined" and event.round > 1
+    )
+
+
+def _what(run: Run, event: Event) -> str:
+    if event.event == "excluded" and run.data and event.site not in run.data:
+        return "not let in"  # it came late and does not fit the others
+    return _WORDS.get(event.event, event.event)

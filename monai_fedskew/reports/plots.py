@@ -89,18 +89,20 @@ def convergence(results: Results) -> str | None:
         return svg(figure)
 
 
-def bars(results: Results, level: Level, *, n_classes: int = 2) -> str:
+def bars(results: Results, level: Level, *, n_classes: int | None = 2) -> str:
     """Draw accuracy per site and over all sites: bars with one standard deviation, a dot for each seed.
 
-    Bars start at what guessing among ``n_classes`` gives, not at zero, so that differences of a few points can be seen.
+    Bars start at what guessing among ``n_classes`` gives, not at zero, so that differences of a few points can be seen;
+    at zero where the number of classes is not known (None).
     """
     groups = (*results.sites, "mean over sites")
-    guess = 100 / n_classes
+    guess = 100 / n_classes if n_classes else 0.0
     palette = colours(results.methods)
     methods = [method for method in results.methods if results.of(method)]
     with _style():
         figure, (ax,) = _axes(1, height=3.9)
         width = min(0.84 / len(methods), 0.3)
+        named: set[str] = set()
         for k, method in enumerate(methods):
             offset = (k - (len(methods) - 1) / 2) * width
             for at, values in enumerate(_bar_values(results, method, level)):
@@ -108,7 +110,8 @@ def bars(results: Results, level: Level, *, n_classes: int = 2) -> str:
                     continue
                 mean = statistics.fmean(values)
                 spread = statistics.stdev(values) if len(values) > 1 else 0.0
-                label = method if at == len(groups) - 1 else None
+                label = None if method in named else method  # the legend lists a method once
+                named.add(method)
                 ax.bar(
                     at + offset,
                     mean - guess,
@@ -125,7 +128,7 @@ def bars(results: Results, level: Level, *, n_classes: int = 2) -> str:
         ax.axhline(guess, color="#222222", linewidth=1)
         ax.axvline(len(groups) - 1.5, color="#999999", linewidth=1, linestyle=":")
         ax.set_xticks(range(len(groups)), groups)
-        ax.set_ylabel(f"{level} accuracy (%)\nbars start at guessing: {guess:.0f} %")
+        ax.set_ylabel(f"{level} accuracy (%)" + (f"\nbars start at guessing: {guess:.0f} %" if n_classes else ""))
         _legend(figure, ax)
         return svg(figure)
 
@@ -227,7 +230,8 @@ def _bar_values(results: Results, method: str, level: Level) -> list[list[float]
             if value is not None:
                 group.append(100 * value)
         known = [value for value in values if value is not None]
-        if known and len(known) == len(values):
+        at_every = [run.scores[level].get(site) for site in results.averaged(run)]
+        if known and all(score is not None and score.accuracy is not None for score in at_every):
             groups[-1].append(100 * statistics.fmean(known))
     return groups
 

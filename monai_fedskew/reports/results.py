@@ -38,7 +38,8 @@ class Missing:
 class Results:
     """All runs of a folder, in the order of the table.
 
-    ``folder`` is what was read, ``study`` the study's name or None, ``sites`` every scored site by name.
+    ``folder`` is what was read, ``study`` the study's name or None, ``sites`` every site that was or should have been
+    scored, by name.
     """
 
     folder: Path
@@ -56,8 +57,8 @@ class Results:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Names of all scored sites, in the order of the runs."""
-        return tuple(dict.fromkeys(site for run in self.runs.values() for site in run.scores["window"]))
+        """Names of all sites that were or should have been scored, in the order of the runs."""
+        return tuple(dict.fromkeys(site for run in self.runs.values() for site in run.sites))
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -75,9 +76,18 @@ class Results:
         return _by_reason((one.method, one.seed, one.reason) for one in self.missing)
 
     @property
+    def is_single(self) -> bool:
+        """Whether this is one run, of one method and one seed."""
+        return len(self.methods) * len(self.seeds) == 1
+
+    @property
     def is_comparison(self) -> bool:
         """Whether there is more than one method to compare."""
         return len(self.methods) > 1
+
+    def averaged(self, run: Run) -> tuple[str, ...]:
+        """Return the sites of a run's mean: all, so that means can be compared; of a single run, those with scores."""
+        return tuple(run.scores["window"]) if self.is_single else self.sites
 
     def of(self, method: str) -> tuple[Run, ...]:
         """Finished runs of a method, by seed."""
@@ -123,8 +133,8 @@ def read_results(folder: Path) -> Results:
     bundle = run.details["bundle"]
     return Results(
         folder=folder,
-        title=f"{run.method} on {bundle.get('name', 'a bundle')}",
-        study=None,
+        title=_title(run, bundle.get("name", "a bundle")),
+        study=run.study or None,
         reference=run.method,
         methods=(run.method,),
         seeds=(run.seed,),
@@ -171,6 +181,12 @@ def _comparison(folder: Path) -> Results:
         bundle=plan.inside("bundle").values,
         command=plan.items("command", str),
     )
+
+
+def _title(run: Run, bundle: Any) -> str:
+    if run.engine:
+        return f"{run.study or 'A study'}: {run.method} on {run.engine}"
+    return f"{run.method} on {bundle}"
 
 
 def _of_plan(run: Run, method: str, seed: int) -> Run:

@@ -1,37 +1,48 @@
-"""Read one finished run: its scores, its data and its history."""
+"""Read one finished run, of the simulator or of an engine: its scores, its data and its history."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from monai_fedskew.errors import DataError
 from monai_fedskew.reports.fields import RUN_AGAIN, Fields, read_fields
 from monai_fedskew.reports.history import Event, Mark, gap, read_history
 
 __all__ = ["Level", "Run", "Score", "SiteData", "read_run"]
 
 Level = Literal["window", "subject"]
+_ENGINES = {"nvflare": "NVIDIA FLARE", "flower": "Flower"}
 
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of one site at one level; fractions from 0 to 1, None where undefined (one class only)."""
+    """Scores of one site at one level; fractions from 0 to 1, None where undefined (one class only).
+
+    ``unmeasured`` names the scores that the site's bundle does not measure.
+    """
 
     accuracy: float | None
     balanced_accuracy: float | None
     auc: float | None
     samples: int
+    unmeasured: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class SiteData:
-    """Where a site's prepared data lay when it trained, how much there was, and the SHA-256 of its manifest file."""
+    """Where a site's prepared data lay when it trained, how much there was, and the SHA-256 of its manifest file.
 
-    folder: Path
+    ``folder`` is None where an engine ran: the server knows how much there is, not where. ``kept`` names the entries of
+    the network that stay at the site; None where that is not recorded.
+    """
+
+    folder: Path | None
     samples: int
     subjects: int
     summary: Mapping[str, float]
     manifest_sha256: str = ""
+    kept: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,8 @@ class Run:
     """One finished run: one method, one seed.
 
     ``scores[level][site]`` holds the test scores; ``gap`` says what is missing of the history, empty if nothing is;
-    ``details`` and ``summary`` hold run.json and summary.json, with empty values for what they do not say.
+    ``details`` and ``summary`` hold run.json and summary.json, with empty values for what they do not say. ``engine``
+    and ``study`` are empty for the simulator; ``unfinished`` says of sites without test scores why there are none.
     """
 
     folder: Path
@@ -52,6 +64,15 @@ class Run:
     gap: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = ""
+    study: str = ""
+    unfinished: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the scored sites and of those without scores."""
+        scored = tuple(self.scores["window"])
+        return tuple(sorted({*scored, *self.unfinished})) if self.unfinished else scored
 
 
 def read_run(folder: Path) -> Run:
@@ -68,20 +89,26 @@ def read_run(folder: Path) -> Run:
         level: {site: _score(one.inside(level)) for site, one in by_site.items() if one.values.get(level) is not None}
         for level in get_args(Level)
     }
+    engine = record.text("engine") if record.values.get("engine") is not None else ""
+    unfinished = _unfinished(outcome, scores["window"], is_engine=bool(engine))
     if not scores["window"]:
-        raise outcome.wrong("sites", "an object with a site that has window scores", sites.values)
+        raise _unscored(outcome, unfinished)
+    data = {site: _site_data(trained.inside(site), is_here=not engine) for site in trained.values}
     history, events = read_history(folder / "history.jsonl")
     return Run(
         folder,
         record.text("method"),
         record.whole("seed"),
         scores,
-        {site: _site_data(trained.inside(site)) for site in trained.values},
+        data,
         history,
         events,
-        gap(folder / "history.jsonl", _rounds(record), history, events),
+        gap(folder / "history.jsonl", _rounds(record), history, events, data),
         details,
         summary,
+        _ENGINES.get(engine, engine),
+        record.text("study") if record.values.get("study") is not None else "",
+        unfinished,
     )
 
 
@@ -109,18 +136,42 @@ def _summary(outcome: Fields) -> dict[str, Any]:
     return {**outcome.values, "shared_bytes": outcome.number("shared_bytes"), "seconds": seconds}
 
 
-def _site_data(site: Fields) -> SiteData:
+def _unfinished(outcome: Fields, scored: Mapping[str, Score], *, is_engine: bool) -> dict[str, str]:
+    """Say of each site without test scores why there are none."""
+    told = outcome.inside("unfinished")
+    reasons = {site: " ".join(str(why or "no reason was given").split()) for site, why in told.values.items()}
+    if is_engine:
+        silent = [site for site in outcome.inside("sites").values if site not in scored]
+        reasons |= dict.fromkeys(silent, "sent no scores at window level")
+    return reasons
+
+
+def _unscored(outcome: Fields, unfinished: Mapping[str, str]) -> DataError:
+    if not unfinished:
+        return outcome.wrong("sites", "an object with a site that has window scores", outcome.values["sites"])
+    told = "; ".join(f"{site}: {reason}" for site, reason in list(unfinished.items())[:5])
+    more = f"; and {len(unfinished) - 5} more" if len(unfinished) > 5 else ""
+    return DataError(
+        f"{outcome.file}: the rounds are done, but no site has test scores ({told}{more}); bring the sites back and "
+        "resume the study, which then scores them"
+    )
+
+
+def _site_data(site: Fields, *, is_here: bool) -> SiteData:
     summary = site.inside("summary")
     known = {key: value for key in ("mean", "std") if (value := summary.number(key)) is not None}
     return SiteData(
-        folder=Path(site.text("data")),
+        folder=Path(site.text("data")) if is_here else None,
         samples=site.whole("samples"),
         subjects=site.whole("subjects"),
         summary=known if len(known) == 2 else {},
         manifest_sha256=site.text("manifest_sha256") if site.values.get("manifest_sha256") else "",
+        kept=site.items("private_keys", str) if "private_keys" in site.values else None,
     )
 
 
 def _score(level: Fields) -> Score:
-    accuracy, balanced_accuracy, auc = (level.share(key) for key in ("accuracy", "balanced_accuracy", "auc"))
-    return Score(accuracy, balanced_accuracy, auc, level.whole("samples"))
+    names = ("accuracy", "balanced_accuracy", "auc")
+    accuracy, balanced_accuracy, auc = (level.share(name) for name in names)
+    unmeasured = frozenset(names) - level.values.keys()
+    return Score(accuracy, balanced_accuracy, auc, level.whole("samples"), unmeasured)

@@ -69,7 +69,8 @@ def summarise(results: Results, level: Level = "window", *, metric: Metric = "ac
     """Summarise all runs at one level.
 
     Per site: mean over seeds and standard deviation with ddof=1, in percent. The mean over sites is unweighted; it is
-    taken within each seed and then summarised over seeds, using only seeds in which every site was scored. A site whose
+    taken within each seed and then summarised over seeds, using only seeds in which every site was scored; of a single
+    run it is over the sites that were scored, and the row says over how many. A site whose
     test subjects lack a class, so that balanced accuracy or AUC has no value, is left out of the mean of that seed; the
     table's note counts such sites. The worst site is the one with the lowest mean over seeds.
 
@@ -155,7 +156,7 @@ def _row(results: Results, method: str, level: Level, metric: Metric) -> Row:
     runs = results.of(method)
     sites = results.sites
     per_site = [_cell(v for run in runs if (v := _value(run, level, site, metric)) is not None) for site in sites]
-    means = [mean for run in runs if (mean := _mean(run, level, sites, metric)) is not None]
+    means = [mean for run in runs if (mean := _mean(run, level, results.averaged(run), metric)) is not None]
     worst_site, worst = _lowest(sites, per_site)
     return Row(method, (*per_site, _cell(means)), worst_site, worst, note=_note(results, runs, method, len(means)))
 
@@ -173,7 +174,7 @@ def _undefined(results: Results, level: Level, metric: Metric) -> str:
     lacking: dict[str, set[int]] = {}
     for run in results.runs.values():
         for site, score in run.scores[level].items():
-            if score.accuracy is not None and getattr(score, metric) is None:
+            if score.accuracy is not None and getattr(score, metric) is None and metric not in score.unmeasured:
                 lacking.setdefault(site, set()).add(run.seed)
     name = {"auc": "area under the curve", "balanced_accuracy": "balanced accuracy"}.get(metric, metric)
     places = [
@@ -202,6 +203,8 @@ def _note(results: Results, runs: tuple[Run, ...], method: str, complete: int) -
         notes.append(f"{len(runs)} of {len(results.seeds)} seeds (missing: {seeds})" if runs else "no finished run")
     if complete < len(runs):
         notes.append(f"a site has no score in {len(runs) - complete} of {len(runs)} runs")
+    elif runs and results.is_single and runs[0].unfinished:
+        notes.append(f"mean and worst over {len(results.averaged(runs[0]))} of {len(results.sites)} sites")
     return "; ".join(notes)
 
 
