@@ -58,6 +58,7 @@ class Rounds:
         run: RUN folder for history and checkpoints; None keeps all in memory.
         private: by site, the private states that belong in the server's checkpoint; engines whose sites keep their own
             have none.
+        on_survey: called with what a site reports when it is let in.
     """
 
     def __init__(
@@ -68,19 +69,19 @@ class Rounds:
         *,
         study: str = "study",
         run: Path | None = None,
-        private: Callable[[Mapping[str, int]], Mapping[str, State]] | None = None,
+        private: Callable[[Mapping[str, int]], Mapping[str, State]] = lambda since: {},
+        on_survey: Callable[[Survey], None] = lambda survey: None,
     ) -> None:
         self.method, self.settings, self.transport, self.study, self.run = method, settings, transport, study, run
         self.run_id = uuid.uuid4().hex[:12]
         self.server = Server(method, settings)
         self.history = HistoryFile(None if run is None else run / "history.jsonl")
         self.since: dict[str, int] = {}
-        self.surveys: dict[str, Survey] = {}
         self._before: dict[str, int] = {}
         self._trained: set[str] = set()
         self._refused: dict[str, str] = {}
         self._choice = Choice(method, settings)
-        self._private = private or (lambda since: {})
+        self._private, self._on_survey = private, on_survey
 
     def start(self) -> None:
         """Survey all sites that are there.
@@ -181,8 +182,9 @@ class Rounds:
 
     def _let_in(self, surveys: Sequence[Survey]) -> None:
         self.server.open(surveys)
-        self.surveys |= {survey.site: survey for survey in surveys}
-        self.since |= {survey.site: 0 for survey in surveys}
+        for survey in surveys:
+            self.since[survey.site] = 0
+            self._on_survey(survey)
 
     def _admit(self, present: Iterable[str]) -> list[Event]:
         """Survey the sites that came late, before their first round."""

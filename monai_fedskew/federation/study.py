@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from monai_fedskew.core.messages import Result
+from monai_fedskew.core.messages import Result, Survey
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.private import require_folder_name
 from monai_fedskew.errors import ConfigError
@@ -70,14 +70,15 @@ def run_study(
                 return summary
     open_run(run, about, resume=resume, force=False)
     with locked(run):
-        rounds = Rounds(method, settings, transport, study=study, run=run)
-        return _Study(rounds, about, run).run(resume=resume, on_round=on_round)
+        return _Study(method, settings, transport, about, run).run(resume=resume, on_round=on_round)
 
 
 class _Study:
-    def __init__(self, rounds: Rounds, about: dict[str, Any], folder: Path) -> None:
-        self.rounds, self.about, self.folder = rounds, about, folder
-        self.started = time.monotonic()
+    def __init__(
+        self, method: Method, settings: Settings, transport: Transport, about: dict[str, Any], folder: Path
+    ) -> None:
+        self.about, self.folder, self.started = about, folder, time.monotonic()
+        self.rounds = Rounds(method, settings, transport, study=about["study"], run=folder, on_survey=self._record)
 
     def run(self, *, resume: bool, on_round: OnRound | None) -> dict[str, Any]:
         rounds, settings = self.rounds, self.rounds.settings
@@ -86,12 +87,8 @@ class _Study:
             rounds.start()
         else:
             rounds.resume(done)
-        self._record()
         while rounds.server.round < settings.rounds:
-            known = set(rounds.surveys)
             entries = rounds.do_round()
-            if set(rounds.surveys) != known:
-                self._record()
             logger.info("round %d of %d done", rounds.server.round, settings.rounds)
             if on_round is not None:
                 on_round(rounds.server.round, entries)
@@ -105,11 +102,10 @@ class _Study:
         write_json(self.folder / "summary.json", summary | {"seconds": seconds})
         return summary | {"seconds": seconds}
 
-    def _record(self) -> None:
+    def _record(self, survey: Survey) -> None:
         """Write down who takes part, with what, and what stays there."""
-        for name, survey in self.rounds.surveys.items():
-            kept = sorted(survey.kept)
-            self.about["sites"][name] = {"samples": survey.samples, "subjects": survey.groups, "private_keys": kept}
+        kept = sorted(survey.kept)
+        self.about["sites"][survey.site] = {"samples": survey.samples, "subjects": survey.groups, "private_keys": kept}
         write_json(self.folder / "run.json", self.about)
 
     def _kept(self) -> list[str]:
