@@ -16,8 +16,9 @@ __all__ = ["report"]
 def report(folder: Path, out: Path | None, force: bool) -> None:
     """Write one self-contained HTML page with tables and figures.
 
-    DIR is what `fedskew simulate` or `compare` wrote with --out, or a RUN folder of the server of an engine. DIR/report.html is made anew at every call,
-    and so are the figures of its tables in DIR/table.csv. With --out FILE.html they are written as FILE.csv beside it.
+    DIR is what `fedskew simulate` or `compare` wrote with --out, or a RUN folder of the server of an engine.
+    DIR/report.html is made anew at every call, and so are the figures of its tables in DIR/table.csv. With --out
+    FILE.html they are written as FILE.csv beside it.
     """
     from monai_fedskew.reports import render_certainty, render_table, write_report
     from monai_fedskew.reports.results import read_results
