@@ -96,15 +96,16 @@ class Nodes:
 
         numbers = {name: node for node, name in self._names.items()}
         answers: dict[str, Reply | Failure] = {name: Failure("not connected") for name in requests}
-        asked, messages = [name for name in sorted(requests) if name in numbers], []
+        waiting: dict[str, str] = {}
         arrays: dict[int, _Arrays] = {}  # a broadcast is made into bytes once, not once a site
-        for name in asked:
+        for name in sorted(requests.keys() & numbers.keys()):
             packed, cast = pack(requests[name]), id(requests[name].cast)
             if cast not in arrays:
                 arrays[cast] = _arrays(packed)
             content, kind = _records(packed, name, arrays[cast]), _TYPES[requests[name].task]
-            messages.append(Message(content, numbers[name], kind, ttl=self.timeout))
-        waiting = dict(zip(self.grid.push_messages(messages), asked, strict=True))
+            sent = list(self.grid.push_messages([Message(content, numbers[name], kind, ttl=self.timeout)]))
+            answers[name] = Failure("Flower did not take the message; its log at the server says why")
+            waiting |= {number: name for number in sent if number}
         until = time.monotonic() + self.timeout
         while waiting and time.monotonic() < until:
             for reply in self.grid.pull_messages(list(waiting)):
@@ -170,16 +171,19 @@ def _open(context: Context) -> "Resident":
 
 def _main(grid: Grid, context: Context) -> None:
     """Run the study of the run configuration; its RUN folder is ``<FEDSKEW_RUNS>/<study>``."""
+    config = context.run_config
+    nodes = Nodes(grid, float(config["timeout"]))
+    nodes.present()  # they say who they are while this process imports what it needs
+
     from monai_fedskew.core.private import require_folder_name
     from monai_fedskew.federation.study import run_study
     from monai_fedskew.methods import parse_method
 
-    ours, config = logging.getLogger("monai_fedskew"), context.run_config
+    ours = logging.getLogger("monai_fedskew")
     ours.handlers, ours.propagate = logging.getLogger("flwr").handlers, False  # into the log that `flwr log` shows
     ours.setLevel(logging.INFO)
     method, settings, study = parse_method(str(config["method"])), _settings(config), str(config["study"])
     run = Path(os.environ.get("FEDSKEW_RUNS", "~/fedskew/runs")).expanduser() / require_folder_name("study", study)
-    nodes = Nodes(grid, float(config["timeout"]))
     nodes.wait(int(config["sites"]), float(config["wait"]))
     run_study(method, settings, nodes, study=study, run=run, resume=bool(config["resume"]), engine="flower")
 

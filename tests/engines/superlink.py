@@ -4,6 +4,7 @@ With TLS and node authentication unless ``is_secure`` is False. Every process ha
 nothing of the user's Flower is touched, and only processes started here (and their children) are ended.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -89,6 +90,7 @@ class Deployment:
         self.folder, self.sites, self.is_secure, self.database = folder, dict(sites), is_secure, database
         self.port, self.runs = free_port(), folder / "runs"
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._logged: dict[str, int] = {}  # characters that a log had when its process was started
         self._environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("FLWR_")},
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -154,10 +156,10 @@ class Deployment:
         call += ["--port", str(free_port()), "--node-config", self.sites[site]]
         self._start(site, [*call, *self._pick(secure, ["--insecure"])])
 
-    def wait_for(self, site: str) -> None:
+    def wait_for(self, site: str, seconds: float = 60) -> None:
         """Wait until the SuperNode that was started last for a site is connected."""
-        starts, connected = "Starting Flower SuperNode", "SuperNode ID"
-        self._wait(lambda: connected in self.logs(site).rpartition(starts)[2], f"SuperNode {site}")
+        at = self._logged[site]
+        self._wait(lambda: "SuperNode ID" in self.logs(site)[at:], f"SuperNode {site}", seconds)
 
     def register(self, site: str) -> None:
         """Register a site's public key under its name, as the server's administrator does."""
@@ -209,12 +211,17 @@ class Deployment:
         for process in left:  # a SuperExec outlives its parent by seconds, and its app processes by more
             _signal(process, signal.SIGKILL)
         for name in names:
-            self.running.pop(name).wait()
+            first = self.running.pop(name)
+            with contextlib.suppress(ProcessLookupError):  # the SuperExec of a SuperNode that ended by itself
+                os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
 
     def _start(self, name: str, command: list[str]) -> None:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         home = {"HOME": str(self._home(name)), "FLWR_HOME": str(self._home(name))}
-        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+        path = self.folder / "logs" / f"{name}.log"
+        self._logged[name] = len(self.logs(name)) if path.exists() else 0
+        with path.open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
                 env=self._environment | home,
@@ -263,7 +270,5 @@ def _is_open(port: int) -> bool:
 
 
 def _signal(process: psutil.Process, how: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(how)
-    except psutil.NoSuchProcess:
-        return
