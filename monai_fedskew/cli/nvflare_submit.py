@@ -19,7 +19,9 @@ from monai_fedskew.errors import ConfigError, RoundError
 __all__ = ["session", "submit_job", "wait_for"]
 
 _POLL_SECONDS, _START_SECONDS, _LOGIN_SECONDS = 1.0, 10.0, 15.0
+_LATE_SECONDS = 5.0
 _REFUSED = re.compile(r"Component '[\w.]+'(?= at config path .* is not in allow_list)")
+_SITE_LOG = "ERRORLOG_"
 _GOOD = "FINISHED:COMPLETED"
 
 
@@ -114,12 +116,25 @@ def _reason(session: Any, number: str, result: Path, meta: dict[str, Any]) -> st
     told = result / "failure.txt"
     if told.is_file():
         return told.read_text().strip()
-    logs = session.get_job_logs(number, "all", log_file_name="error_log.txt").get("logs", {})
-    refused = [f"{name}: {found[0]}" for name, text in sorted(logs.items()) if (found := _REFUSED.search(str(text)))]
-    if refused:
-        return "; ".join(refused) + "; `fedskew nvflare site-setup KIT --apply` there adds it"
+    if refused := _refused(session, number, result.parent / "error_log.txt"):
+        return "; ".join(refused) + " is not in the allow list there; `fedskew nvflare site-setup KIT --apply` adds it"
     undeployed = [line for line in meta.get("job_deploy_detail") or [] if not line.endswith("OK")]
     return "; ".join(undeployed) or (
         "a process died, or a site refused the job (`fedskew nvflare preflight` there says why); send the job again "
         "with --resume"
     )
+
+
+def _refused(session: Any, number: str, server_log: Path) -> list[str]:
+    """Who may not build what, from the error logs that kits send to the server, a little after the job has ended."""
+    until = time.monotonic() + _LATE_SECONDS
+    while True:
+        logs = {"server": server_log}
+        if session.list_job_components(number):
+            folder = Path(session.download_job_components(number))
+            logs |= {path.name.removeprefix(_SITE_LOG): path for path in sorted(folder.rglob(f"{_SITE_LOG}*"))}
+        texts = {name: path.read_text(errors="replace") for name, path in logs.items() if path.is_file()}
+        refused = [f"{name}: {match[0]}" for name, text in texts.items() if (match := _REFUSED.search(text))]
+        if refused or time.monotonic() > until:
+            return refused
+        time.sleep(_POLL_SECONDS)

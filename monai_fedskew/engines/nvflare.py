@@ -215,7 +215,7 @@ class _Transport:
         while any(task.completion_status is None for task in tasks.values()):
             if self._abort.triggered:
                 control.cancel_all_tasks()
-                raise RoundError("the job was aborted; the last committed round is kept, resume the study from it")
+                raise RoundError("FLARE ended the job (aborted, or a process died); resume from the last committed round")
             time.sleep(0.02)
         return {site: self._answer(site, task, results.get(site)) for site, task in tasks.items()}
 
