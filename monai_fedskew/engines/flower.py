@@ -20,7 +20,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from monai_fedskew.errors import ConfigError, DataError, FedSkewError, RoundError
+from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
+from monai_fedskew.federation.discretion import what_may_cross
 
 if TYPE_CHECKING:
     from monai_fedskew.federation.exchange import Failure, Reply, Request
@@ -144,7 +145,7 @@ def client_app(open_at: Callable[[Context], "Resident"]) -> ClientApp:
             content = _records(reply, site, _arrays(reply))
         except Exception as error:  # in Flower an exception's text goes to the server, with whatever stands in it
             logger.exception("site %s: no answer", site)
-            content = RecordDict({"plain": ConfigRecord({"site": site, "failure": _public(error, site)})})
+            content = RecordDict({"plain": ConfigRecord({"site": site, "failure": what_may_cross(error)})})
         return Message(content, reply_to=message)
 
     app = ClientApp()
@@ -230,17 +231,6 @@ def _read(message: Message, node: int, site: str) -> "Reply | Failure":
         return Failure(str(plain["failure"])) if "failure" in plain else unpack_reply(_packed(message.content))
     except (FedSkewError, KeyError, TypeError, ValueError) as error:
         return Failure(f"reply cannot be read: {error}")
-
-
-def _public(error: BaseException, site: str) -> str:
-    """What the server may hear of an error: our own text if no foreign one and no path can be in it, else its type."""
-    chain: list[BaseException] = [error]
-    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(inner)
-    is_ours = all(isinstance(part, FedSkewError) and not isinstance(part, DataError) for part in chain)
-    if is_ours and not any(mark in str(error) for mark in "/\\"):
-        return f"{type(error).__name__}: {error}"
-    return f"{type(error).__name__}; the reason is in the log of site {site}"
 
 
 client, server = client_app(_open), ServerApp()  # what an app folder's two files name
