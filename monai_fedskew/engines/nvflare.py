@@ -215,7 +215,7 @@ class _Transport:
         while any(task.completion_status is None for task in tasks.values()):
             if self._abort.triggered:
                 control.cancel_all_tasks()
-                raise RoundError("FLARE ended the job (aborted, or a process died); resume from the last committed round")
+                raise RoundError("FLARE ended the job (aborted, or a process died); send it with --resume")
             time.sleep(0.02)
         return {site: self._answer(site, task, results.get(site)) for site, task in tasks.items()}
 
