@@ -12,7 +12,7 @@ from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Deployment, Part, SiteView
 from monai_fedskew.core.state import State, nest, unnest
-from monai_fedskew.errors import ConfigError, DataError, StateError
+from monai_fedskew.errors import ConfigError, RoundError, StateError
 from monai_fedskew.transforms.normalise import SiteNormaliser
 from monai_fedskew.transforms.private_statistics import GaussianRelease
 from monai_fedskew.transforms.statistics import (
@@ -175,7 +175,7 @@ def _release(clip: float | None, noise: float | None) -> GaussianRelease | None:
 def _require_subjects(site: SiteView, least: int) -> None:
     if site.groups < least:
         # The count itself stays at the site: the server reads this text as the reason of the failure.
-        raise DataError(
+        raise RoundError(
             f"site {site.name}: fewer training subjects than min_subjects={least}; its statistics are not shared. "
             "Leave the site out, or agree on a smaller number"
         )

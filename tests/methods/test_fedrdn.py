@@ -4,7 +4,7 @@ from torch import Tensor
 
 from monai_fedskew.core import Broadcast
 from monai_fedskew.engines.simulator import simulate
-from monai_fedskew.errors import ConfigError, DataError, StateError
+from monai_fedskew.errors import ConfigError, DataError, RoundError, StateError
 from monai_fedskew.federation.client import Client
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import fedrdn, parse_method
@@ -185,7 +185,7 @@ def test_too_few_subjects_refuse_the_survey(view) -> None:
     """Eight examples of four subjects; the text, which the server may read, does not tell how many there are."""
     part = fedrdn(min_subjects=5).parts[0]
 
-    with pytest.raises(DataError, match="site A: fewer training subjects than min_subjects=5; .* not shared") as told:
+    with pytest.raises(RoundError, match="site A: fewer training subjects than min_subjects=5; .* not shared") as told:
         part.bind(view("A", [vectors(8)], subjects=[0, 0, 1, 1, 2, 2, 3, 3])).survey()
     assert "4" not in str(told.value)
     assert part.bind(view("A", [vectors(8)], subjects=[0, 1, 2, 3, 4, 4, 4, 4])).survey()
