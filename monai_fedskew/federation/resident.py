@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -89,6 +90,8 @@ class Resident:
         self.release()
         client = self._client = Client(self.method, self.source, self.settings)
         client.require_validation()
+        with suppress(StateError):  # none: the usual first time. Else what was drawn for the first survey is sent again
+            client.restore(self.store.read(self._key(request, client), 0))
         survey = client.survey()
         self._store(request, client, 0)
         return Reply(survey)
