@@ -34,7 +34,7 @@ NEAR = 1e-4  # a copy that was rounded or cast is a copy
 
 
 @dataclass
-class Tapped(dict[str, Resident]):
+class Tapped:
     """The transport of two sites that writes down every message; only what was packed goes on."""
 
     residents: dict[str, Resident]

@@ -6,8 +6,11 @@ from monai_fedskew.core import Broadcast
 from monai_fedskew.engines.simulator import simulate
 from monai_fedskew.errors import ConfigError, DataError, RoundError, StateError
 from monai_fedskew.federation.client import Client
+from monai_fedskew.federation.exchange import Request
+from monai_fedskew.federation.resident import Resident
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import fedrdn, parse_method
+from monai_fedskew.sites.store import SiteStore
 from monai_fedskew.transforms import SiteStatistics, measure
 
 FIFTY = torch.full((200, 1, 4, 4, 4), 50.0)
@@ -273,3 +276,19 @@ def test_wrong_privacy_options_are_refused(arguments, message) -> None:
     """The value seen and what to do."""
     with pytest.raises(ConfigError, match=message):
         fedrdn(**arguments)
+
+
+def test_a_site_surveyed_twice_in_a_run_sends_the_same_numbers(sources, tmp_path) -> None:
+    """The reply was lost, or the server restarted: no second draw, in the same process or in a new one."""
+    method, request = parse_method("fedrdn:clip=2,noise=0.1+fedbn"), Request("survey", "study", "run")
+    first = Resident(method, sources["A"], Settings(rounds=1), SiteStore(tmp_path))
+    tables = [first.answer(request).message.aux["fedrdn"]["mean"] for _ in range(2)]
+    first.store.close()
+    again = Resident(method, sources["A"], Settings(rounds=1), SiteStore(tmp_path))
+
+    tables.append(again.answer(request).message.aux["fedrdn"]["mean"])
+    other = again.answer(Request("survey", "study", "another-run")).message.aux["fedrdn"]["mean"]
+
+    assert torch.equal(tables[0], tables[1])
+    assert torch.equal(tables[0], tables[2])
+    assert not torch.equal(tables[0], other)
