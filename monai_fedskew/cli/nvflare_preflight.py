@@ -52,8 +52,8 @@ def _versions(job: JobFolder) -> Iterator[Line]:
 
 
 def _server(kit: Kit, job: JobFolder) -> Iterator[Line]:
-    from monai_fedskew.engines.nvflare import runs_folder
     from monai_fedskew.federation import checkpoint
+    from monai_fedskew.federation.run_folder import runs_folder
 
     try:
         runs = runs_folder(kit.file)
