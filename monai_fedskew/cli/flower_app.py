@@ -63,7 +63,8 @@ only. RUN folders are written to `$FEDSKEW_RUNS/{study}`, `~/fedskew/runs` if it
 
     export FEDSKEW_RUNS=/srv/fedskew/runs
     flower-superlink --host 0.0.0.0 --port 8000 --disable-runtime-dependency-installation \\
-        --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key --enable-supernode-auth
+        --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key \\
+        --enable-supernode-auth --database /srv/fedskew/superlink.db
 
 The connection, in `~/.flwr/config.toml` of whoever starts runs:
 
@@ -73,8 +74,9 @@ The connection, in `~/.flwr/config.toml` of whoever starts runs:
     address = "server.example.org:8000"
     root-certificates = "/path/ca.crt"
 
-The same port serves hospitals and whoever starts runs, and without Flower's account authentication whoever reaches it
-may start one: let only the hospitals and this machine reach it.
+**Whoever can start a run on this SuperLink can run code at the hospitals**, because Flower sends the files of an app
+there. Hospitals and those who start runs use the same port: let the hospitals' addresses and this machine reach it, and
+switch on Flower's account authentication if others can.
 
 ## Once: each hospital
 A key that never leaves the hospital, and a file that says where its bundle and data are:
@@ -98,9 +100,14 @@ The hospital starts its SuperNode, which connects out and listens on its own mac
 It waits up to {wait} s for {sites} sites. A site that does not answer within {timeout} s is left out of the round.
 
 ## Go on
-After the SuperLink, the server or the run has died, once SuperLink and SuperNodes are up again:
+After the SuperLink, the server or the run has died, once the SuperLink is up again:
 
     fedskew flower run . study --resume       # or: flwr run . study --run-config "resume=true" --stream
+
+The run goes on after the last committed round with nothing lost. SuperNodes connect again by themselves to a SuperLink
+with the same `--database`. A SuperNode that died is left out until it is started again, a minute later at the earliest:
+the SuperLink refuses it (code 2004) until the dead one's last heartbeat has run out. It then takes part in the next
+round of the same run.
 
 To try it on one machine without certificates: `--insecure` instead of the TLS and key options, `insecure = true`
 instead of `root-certificates`. Then anyone may claim to be a site; never do so with patients' data.
