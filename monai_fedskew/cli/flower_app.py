@@ -82,7 +82,7 @@ switch on Flower's account authentication if others can.
 A key that never leaves the hospital, and a file that says where its bundle and data are:
 
     ssh-keygen -t ecdsa -b 384 -N "" -f node-key      # node-key.pub goes to the server's administrator
-    fedskew site init --help                          # writes fedskew.json
+    fedskew site init --site NYU --bundle abide_connectome --data prepared/NYU --out /srv/fedskew/fedskew.json
 
 The server's administrator registers the key under the site's name, by which the server knows the site from then on.
 
