@@ -32,7 +32,7 @@ MAY_IMPORT = {
         "analysis", "reports",
     },
 }  # fmt: skip
-ONLY_IN = {"nilearn": {"data", "reports"}, "click": {"cli"}}
+ONLY_IN = {"opacus": {"transforms"}, "nilearn": {"data", "reports"}, "click": {"cli"}}
 NO_MONAI = {"errors", "core", "data", "reports"}
 BARE = {"monai_fedskew/core"}  # torch and the standard library only
 
