@@ -117,8 +117,8 @@ def simulate(
 def submit(job: Path, startup_kit: Path, resume: bool, wait: bool, out: Path | None) -> None:
     """Send JOB to a running federation.
 
-    Exit code 1 if the study is not complete when the job ends, with the reason. A study that stopped, for whatever reason, goes on with
-    the same JOB and --resume: every site continues from its own private state, bit for bit.
+    Exit code 1 if the study is not complete when the job ends, with the reason. A study that stopped, for whatever
+    reason, goes on with the same JOB and --resume: every site continues from its own private state, bit for bit.
     """
     from monai_fedskew.cli.nvflare_submit import session, submit_job, wait_for
     from monai_fedskew.errors import ConfigError
