@@ -205,7 +205,8 @@ def _kill_and_resume(running: Federation, job: Path, run: Path) -> None:
         told = sent.communicate(timeout=120)[0]
     done = checkpoint.latest(run) or 0
     assert (sent.returncode, 2 <= done < 8) == (1, True), told
-    assert "FINISHED:EXECUTION_EXCEPTION: FLARE ended the job (aborted, or a process died); send it with --resume" in told
+    assert "FINISHED:EXECUTION_EXCEPTION: FLARE ended the job (aborted, or a process died)" in told
+    assert "send it with --resume" in told
     again = _call("submit", job, "--startup-kit", running.kit(ADMIN), "--resume")
     assert again.exit_code == 0, f"{again.output}{again.exception}{running.console(SERVER, 'A', 'B')}"
 
