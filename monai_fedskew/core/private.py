@@ -1,14 +1,18 @@
 """Where a site's private state is kept between rounds: the key it is filed under, and what a store must do."""
 
+import hashlib
+import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from monai_fedskew.core.state import State
+from torch import nn
+
+from monai_fedskew.core.state import State, describe
 from monai_fedskew.errors import ConfigError
 
-__all__ = ["StateKey", "Store", "require_folder_name"]
+__all__ = ["StateKey", "Store", "fingerprint", "require_folder_name"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # with fullmatch: `$` would let a newline pass
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -40,7 +44,7 @@ class StateKey:
         study: name of the study; see ``require_folder_name``.
         run: id of this run of the study; the same rule.
         site: name of the site as its manifest has it: any letters, but nothing that leaves a folder or hides in it.
-        network: sha256 in lower-case hex over names, dtypes and shapes of the adapted network.
+        network: ``fingerprint`` of the adapted network.
 
     Raises:
         ConfigError: a name that breaks the rule; field and value are named.
@@ -63,6 +67,16 @@ class StateKey:
             raise ConfigError(f"site={_short(site)}: cannot be the name of a folder; rename the site")
         if not isinstance(self.network, str) or not _HASH.fullmatch(self.network):
             raise ConfigError(f"network={_short(self.network)} must be a sha256 in lower-case hex, 64 digits")
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Return a sha256 over names, dtypes and shapes of a network's entries, 64 digits in lower-case hex.
+
+    >>> fingerprint(nn.Linear(1, 2)) == fingerprint(nn.Linear(1, 2)) != fingerprint(nn.Linear(2, 1))
+    True
+    """
+    kinds = {key: describe(value) for key, value in model.state_dict().items()}
+    return hashlib.sha256(json.dumps(kinds, sort_keys=True).encode()).hexdigest()
 
 
 class Store(Protocol):

@@ -18,11 +18,11 @@ from torch import nn
 
 from monai_fedskew.core.keys import except_modules
 from monai_fedskew.core.messages import Evaluation, Result, Update
-from monai_fedskew.core.private import StateKey
+from monai_fedskew.core.private import StateKey, fingerprint
 from monai_fedskew.core.state import restore, snapshot
 from monai_fedskew.errors import ConfigError, RoundError, StateError
 from monai_fedskew.federation.exchange import Reply, Request
-from monai_fedskew.federation.resident import Resident, fingerprint, open_resident
+from monai_fedskew.federation.resident import Resident, open_resident
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.federation.wire import Packed, pack, unpack_reply, unpack_request
 from monai_fedskew.methods import parse_method

@@ -13,7 +13,8 @@ from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.client import Client, SiteSource
 from monai_fedskew.federation.exchange import Failure, Reply, Request
-from monai_fedskew.federation.resident import MemoryStore, Resident
+from monai_fedskew.federation.memory_store import MemoryStore
+from monai_fedskew.federation.resident import Resident
 from monai_fedskew.federation.rounds import OnRound, Rounds
 from monai_fedskew.federation.settings import Settings
 
@@ -131,7 +132,7 @@ class _InProcess:
     def _ask_one(self, name: str, request: Request) -> Reply | Failure:
         if self.alive.pop(name, None) is None:
             while len(self.alive) >= self.max_alive:
-                self.alive.popitem(last=False)[1].release()
+                self.alive.popitem(last=False)[1].close()
         try:
             reply = self.residents[name].answer(request)
         except ConfigError:
@@ -163,4 +164,4 @@ class _InProcess:
 
     def close(self) -> None:
         for resident in self.residents.values():
-            resident.release()
+            resident.close()

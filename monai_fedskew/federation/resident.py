@@ -1,18 +1,11 @@
 """A Client at its site, under any engine: kept while the process lives, else rebuilt from the site's own store."""
 
-import hashlib
-import json
 import logging
-from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
-
-from torch import Tensor, nn
 
 from monai_fedskew.core.messages import Broadcast, Result
 from monai_fedskew.core.method import Method
-from monai_fedskew.core.private import StateKey, Store
-from monai_fedskew.core.state import State, describe
+from monai_fedskew.core.private import StateKey, Store, fingerprint
 from monai_fedskew.errors import ConfigError, StateError
 from monai_fedskew.federation.client import Client, SiteSource
 from monai_fedskew.federation.exchange import Reply, Request
@@ -22,7 +15,7 @@ from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.site_file import SiteFile
 from monai_fedskew.sites.store import SiteStore
 
-__all__ = ["MemoryStore", "Resident", "fingerprint", "open_resident"]
+__all__ = ["Resident", "open_resident"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +50,6 @@ class Resident:
         self._client: Client | None = None
         self._at = ("", "", -1)  # study, run and round whose private state the client has
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether a client is held now."""
-        return self._client is not None
-
     def answer(self, request: Request) -> Reply:
         """Do what is asked.
 
@@ -75,23 +63,25 @@ class Resident:
             is_done = True
         finally:
             if not is_done or not self.is_kept:
-                self.release()
+                self.close()
         return reply
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Free the client; the next request rebuilds it."""
         if self._client is not None:
             self._client.close()
         self._client = None
 
-    close = release
-
     def _survey(self, request: Request) -> Reply:
-        self.release()
+        self.close()
         client = self._client = Client(self.method, self.source, self.settings)
         client.require_validation()
-        with suppress(StateError):  # none: the usual first time. Else what was drawn for the first survey is sent again
-            client.restore(self.store.read(self._key(request, client), 0))
+        try:
+            drawn = self.store.read(self._key(request, client), 0)
+        except StateError:  # the usual first time
+            pass
+        else:  # surveyed before: what was drawn then is sent again, as a second draw would spend privacy twice
+            client.restore(drawn)
         survey = client.survey()
         self._store(request, client, 0)
         return Reply(survey)
@@ -112,7 +102,7 @@ class Resident:
         if self.output is None or not isinstance(self.source, BundleSite):
             raise ConfigError(f"site {client.site.name}: nowhere to export to; give the site an output folder")
         name, private = client.site.name, client.private()
-        self.release()
+        self.close()
         folder = self.output / request.study / request.run
         for parent in (self.output, folder.parent, folder):  # its predictions name subjects: for its owner's eyes
             parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -124,7 +114,7 @@ class Resident:
         at = (request.study, request.run, request.since)
         if self._client is not None and self._at == at:
             return self._client
-        self.release()
+        self.close()
         client = self._client = Client(self.method, self.source, self.settings)
         client.restore(self.store.read(self._key(request, client), request.since))
         self._at = at
@@ -151,32 +141,3 @@ def open_resident(site_file: SiteFile, method: Method, settings: Settings, *, is
     store = SiteStore(site_file.state)
     source = site_file.source(settings.seed)
     return Resident(method, source, settings, store, output=site_file.output, is_kept=is_kept)
-
-
-def fingerprint(model: nn.Module) -> str:
-    """Return a sha256 over names, dtypes and shapes of a network's entries, 64 hex digits.
-
-    >>> fingerprint(nn.Linear(1, 2)) == fingerprint(nn.Linear(1, 2)) != fingerprint(nn.Linear(2, 1))
-    True
-    """
-    kinds = {key: describe(value) for key, value in model.state_dict().items()}
-    return hashlib.sha256(json.dumps(kinds, sort_keys=True).encode()).hexdigest()
-
-
-class MemoryStore:
-    """A Store that lives as long as its process; for the simulator."""
-
-    def __init__(self) -> None:
-        self.states: dict[str, dict[int, State]] = {}
-
-    def read(self, key: StateKey, round: int) -> State:
-        """Return the private state of a round; see Store."""
-        try:
-            return self.states[key.site][round]
-        except KeyError:
-            raise StateError(f"site {key.site}: no private state of round {round}") from None
-
-    def write(self, key: StateKey, round: int, state: dict[str, Tensor] | State, *, keep: Collection[int]) -> None:
-        """Keep the private state of a round; see Store."""
-        held = self.states.get(key.site, {})
-        self.states[key.site] = {old: value for old, value in held.items() if old in keep} | {round: state}

@@ -11,7 +11,8 @@ from variants import NumberSite
 
 from monai_fedskew.engines.nvflare import SiteExecutor
 from monai_fedskew.federation import checkpoint
-from monai_fedskew.federation.resident import MemoryStore, Resident
+from monai_fedskew.federation.memory_store import MemoryStore
+from monai_fedskew.federation.resident import Resident
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import parse_method
 

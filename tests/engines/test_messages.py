@@ -22,7 +22,8 @@ from monai_fedskew.data.datasets import ConnectomeDataset
 from monai_fedskew.data.synthetic import write_synthetic_study
 from monai_fedskew.federation.client import Client
 from monai_fedskew.federation.exchange import Failure, Reply, Request
-from monai_fedskew.federation.resident import MemoryStore, Resident
+from monai_fedskew.federation.memory_store import MemoryStore
+from monai_fedskew.federation.resident import Resident
 from monai_fedskew.federation.rounds import Rounds
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.federation.wire import Packed, pack, unpack_reply, unpack_request
