@@ -21,7 +21,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
-from monai_fedskew.federation.discretion import what_may_cross
+from monai_fedskew.federation.discretion import one_line, what_may_cross
 
 if TYPE_CHECKING:
     from monai_fedskew.federation.exchange import Failure, Reply, Request
@@ -87,7 +87,7 @@ class Nodes:
             if reply.has_error():
                 self._told.discard(node)  # asked again when it is back
             else:
-                self._name(node, str(reply.content["plain"]["site"]))
+                self._name(node, _told_name(reply))
         return frozenset(self._names[node] for node in nodes if node in self._names)
 
     def ask(self, requests: Mapping[str, "Request"]) -> dict[str, "Reply | Failure"]:
@@ -116,6 +116,12 @@ class Nodes:
         return answers | {name: Failure(f"no answer in {self.timeout:g} s") for name in waiting.values()}
 
     def _name(self, node: int, name: str) -> None:
+        if not name:
+            self._told.add(node)
+            logger.warning(
+                "node %d does not say which site it is; give its SuperNode --node-config 'site=\"NAME\"'", node
+            )
+            return
         holder = next((other for other, held in self._names.items() if held == name), None)
         if holder is None:
             self._names[node] = name
@@ -200,6 +206,14 @@ def _site(context: Context) -> str:
     return str(context.node_config.get("site", ""))
 
 
+def _told_name(message: Message) -> str:
+    """What a node says that it is; empty if it does not, for what a node sends must not end the run."""
+    try:
+        return str(message.content["plain"]["site"])
+    except (KeyError, TypeError):
+        return ""
+
+
 def _arrays(packed: "Packed") -> "_Arrays":
     tensors, aux = ({key: Array(value) for key, value in held.items()} for held in (packed.tensors, packed.aux))
     return ArrayRecord(tensors), ArrayRecord(aux)
@@ -228,7 +242,9 @@ def _read(message: Message, node: int, site: str) -> "Reply | Failure":
         plain = message.content["plain"]
         if (message.metadata.src_node_id, plain["site"]) != (node, site):
             return Failure(f"answers as {plain['site']}; name the node as its key was registered, {site}")
-        return Failure(str(plain["failure"])) if "failure" in plain else unpack_reply(_packed(message.content))
+        return (
+            Failure(one_line(str(plain["failure"]))) if "failure" in plain else unpack_reply(_packed(message.content))
+        )
     except (FedSkewError, KeyError, TypeError, ValueError) as error:
         return Failure(f"reply cannot be read: {error}")
 

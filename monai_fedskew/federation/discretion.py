@@ -1,8 +1,8 @@
-"""What a server may hear of an error at a site."""
+"""What a server may hear of an error at a site, and how much of it."""
 
 from monai_fedskew.errors import DataError, FedSkewError
 
-__all__ = ["what_may_cross"]
+__all__ = ["one_line", "what_may_cross"]
 
 _SHOWN = 300  # characters
 
@@ -27,8 +27,17 @@ def what_may_cross(error: BaseException) -> str:
     chain: list[BaseException] = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(inner)
-    text = " ".join(str(error).split())[:_SHOWN]
+    text = one_line(str(error))
     is_ours = all(isinstance(part, FedSkewError) and not isinstance(part, DataError) for part in chain)
     if is_ours and "/" not in text and "\\" not in text:
         return f"{type(error).__name__}: {text}"
     return f"{type(error).__name__}; the site's own log says more"
+
+
+def one_line(text: str) -> str:
+    r"""Return a text as one line of at most 300 characters, as it is written and as it is received.
+
+    >>> one_line("out of\n  disk")
+    'out of disk'
+    """
+    return " ".join(text.split())[:_SHOWN]

@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 from engines.grid import LocalGrid, Node
 from engines.superlink import Deployment
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import ServerApp
 from laws import difference, method
 from safetensors.torch import load_file
@@ -191,6 +191,7 @@ def test_every_kind_of_array_arrives_as_it_was() -> None:
 
     grid = LocalGrid({1: Node(check, {})})  # type: ignore[arg-type]  # an app is what can be called
     grid.push_messages([Message(content, 1, "query")])
+    assert len(grid.pull_messages(grid.sent)) == 1
 
 
 def _survey(nodes: flower.Nodes, *names: str) -> dict[str, Any]:
@@ -218,6 +219,21 @@ def test_a_node_cannot_take_the_name_of_another(tmp_path: Path, caplog: pytest.L
     answers = _survey(nodes, "A", "C")
     assert answers["A"].message.site == "A"
     assert answers["C"] == Failure("answers as A; name the node as its key was registered, C")
+
+
+@pytest.mark.parametrize("content", [{}, {"plain": ConfigRecord({"site": ""})}, {"plain": ConfigRecord({"name": "B"})}])
+def test_a_node_that_does_not_say_who_it_is_takes_no_part(
+    content: dict[str, ConfigRecord], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever else it answers: it is named in the log once, and the others go on."""
+
+    def answer(message: Message, context: Context) -> Message:
+        return Message(RecordDict(dict(content)), reply_to=message)
+
+    stranger = Node(answer, {})  # type: ignore[arg-type]  # an app is what can be called
+    nodes = flower.Nodes(LocalGrid({1: _number_node(tmp_path, "A", "A"), 2: stranger}), 1)
+    assert nodes.present() == nodes.present() == {"A"}
+    assert caplog.text.count("node 2 does not say which site it is") == 1
 
 
 def test_what_does_not_answer_is_a_failure(tmp_path: Path) -> None:
