@@ -76,10 +76,10 @@ class Rounds:
         self.run_id = uuid.uuid4().hex[:12]
         self.server = Server(method, settings)
         self.history = HistoryFile(None if run is None else run / "history.jsonl")
-        self.since: dict[str, int] = {}
-        self._before: dict[str, int] = {}
-        self._trained: set[str] = set()
-        self._refused: dict[str, str] = {}
+        self.since: dict[str, int] = {}  # by site, the round of its last accepted update; 0 after its survey
+        self._before: dict[str, int] = {}  # by site, the one before; kept there in case the server goes back a round
+        self._trained: set[str] = set()  # have had an update accepted
+        self._refused: set[str] = set()  # came late and do not fit; not surveyed again
         self._choice = Choice(method, settings)
         self._private, self._on_survey = private, on_survey
 
@@ -102,7 +102,12 @@ class Rounds:
         self._let_in(surveys)
 
     def resume(self, done: int) -> None:
-        """Go on after a committed round, bit for bit as if nothing had stopped."""
+        """Go on after a committed round, bit for bit as if nothing had stopped.
+
+        Raises:
+            ConfigError: the RUN folder holds more rounds than are asked for.
+            DataError: its checkpoint or history is damaged.
+        """
         assert self.run is not None
         held = checkpoint.load(self.run, done)
         if held.round > self.settings.rounds:
@@ -129,7 +134,7 @@ class Rounds:
         answers = self._ask("fit", [name for name in chosen if name in present], cast)
         updates, scores, lost = usable_updates(answers, cast.round, self.server)
         self._choice.consider(scores, self._trained, cast, before)
-        return self._finish(cast, updates, scores, [*events, *lost])
+        return self._close_round(cast, updates, scores, [*events, *lost])
 
     def conclude(self) -> Finished:
         """Score the last aggregate and choose the model."""
@@ -188,20 +193,20 @@ class Rounds:
 
     def _admit(self, present: Iterable[str]) -> list[Event]:
         """Survey the sites that came late, before their first round."""
-        late = sorted(set(present) - set(self.server.sites) - set(self._refused))
+        late = sorted(set(present) - set(self.server.sites) - self._refused)
         surveys, events = self._survey(late) if late else ([], [])
         for survey in surveys:
             try:
                 self._let_in([survey])
             except (StateError, RoundError) as error:
-                self._refused[survey.site] = str(error)
+                self._refused.add(survey.site)
                 logger.warning("site %s cannot join: %s", survey.site, error)
                 events.append(Event(survey.site, self.server.round + 1, "excluded", str(error)))
             else:
                 events.append(Event(survey.site, self.server.round + 1, "joined"))
         return events
 
-    def _finish(
+    def _close_round(
         self, cast: Broadcast, updates: list[Update], scores: list[Evaluation], events: list[Event]
     ) -> list[Entry]:
         try:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from monai_fedskew.core.messages import Aux, Broadcast, Evaluation, Result, Survey, Update
 from monai_fedskew.core.state import State, nest, unnest
-from monai_fedskew.errors import ConfigError, StateError
+from monai_fedskew.errors import StateError
 from monai_fedskew.federation.exchange import Message, Reply, Request, Task
 
 __all__ = ["Packed", "pack", "unpack_reply", "unpack_request"]
@@ -197,6 +197,4 @@ def _read(packed: Packed) -> dict[str, Any]:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, ConfigError):
-        return str(error)
     return f"no {error}" if isinstance(error, KeyError) else str(error)
