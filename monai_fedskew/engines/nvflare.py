@@ -35,6 +35,7 @@ from nvflare.job_config.api import FedJob
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from monai_fedskew.errors import FedSkewError, RoundError, StateError
+from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.discretion import what_may_cross
 from monai_fedskew.federation.exchange import Failure, Reply, Request
 from monai_fedskew.federation.history import Entry
@@ -62,8 +63,7 @@ __all__ = [
 ]
 
 CLASSES = {"site": f"{__name__}.SiteExecutor", "server": f"{__name__}.RoundController"}  # what a role's kit must allow
-RESULT = "fedskew"  # folder in a job's result
-_FILE = "fedskew.json"  # in a kit's own local folder: what its owner decides
+RESULT, _FILE = "fedskew", "fedskew.json"  # folder in a job's result; in a kit's local folder, what its owner decides
 _PUBLISHED = ("run.json", "history.jsonl", "summary.json", "model.safetensors")
 _REASON, _SHOWN = "fedskew_reason", 300
 _START_SECONDS = 120  # more than a site's process needs to load torch and MONAI on a busy machine
@@ -166,7 +166,7 @@ class RoundController(Controller):  # type: ignore[misc]
                 _Transport(self, fl_ctx, abort_signal),
                 study=self.study,
                 run=run,
-                resume=self.resume,
+                resume=self.resume or checkpoint.latest(run) is None,  # a job that died before round 1 left no more
                 engine="nvflare",
                 on_round=on_round,
             )
