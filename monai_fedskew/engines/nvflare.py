@@ -36,7 +36,7 @@ from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from monai_fedskew.errors import FedSkewError, RoundError, StateError
 from monai_fedskew.federation import checkpoint
-from monai_fedskew.federation.discretion import what_may_cross
+from monai_fedskew.federation.discretion import one_line, what_may_cross
 from monai_fedskew.federation.exchange import Failure, Reply, Request
 from monai_fedskew.federation.history import Entry
 from monai_fedskew.federation.resident import Resident, open_resident
@@ -65,7 +65,7 @@ __all__ = [
 CLASSES = {"site": f"{__name__}.SiteExecutor", "server": f"{__name__}.RoundController"}  # what a role's kit must allow
 RESULT, _FILE = "fedskew", "fedskew.json"  # folder in a job's result; in a kit's local folder, what its owner decides
 _PUBLISHED = ("run.json", "history.jsonl", "summary.json", "model.safetensors")
-_REASON, _SHOWN = "fedskew_reason", 300
+_REASON = "fedskew_reason"
 _START_SECONDS = 120  # more than a site's process needs to load torch and MONAI on a busy machine
 
 
@@ -235,7 +235,7 @@ class _Transport:
             return Failure(f"no answer: FLARE ended the task ({task.completion_status.value})")
         code = result.get_return_code()
         if code != ReturnCode.OK:
-            told = " ".join(str(result.get_header(_REASON, "")).split())[:_SHOWN]
+            told = one_line(str(result.get_header(_REASON, "")))
             return Failure(told or f"FLARE's return code {code}; the site's log says why")
         try:
             return unpack_reply(_packed(result))
