@@ -27,19 +27,10 @@ def flower() -> None:
 
 @flower.command()
 @click.option("--study", required=True, help="Name of the study, of its RUN folder and of the state sites keep for it.")
-@click.option(
-    "--method", required=True, help="For example fedbn, or fedrdn+fedbn+fedprox:mu=0.2; see `fedskew methods`."
-)
+@options.method
 @click.option("--sites", type=click.IntRange(1), required=True, help="Sites to wait for before the first round.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed; also picks the subject fold.")
-@options.rounds
-@options.local_epochs
-@options.fraction
-@options.weights
-@options.choose
-@options.optimizer_state
-@options.min_sites
-@options.threads
+@options.seed
+@options.settings_options
 @click.option("--timeout", type=_SECONDS, default=3600, show_default=True, help="Seconds a site has for an answer.")
 @click.option("--wait", type=_SECONDS, default=600, show_default=True, help="Seconds to wait for --sites.")
 @click.option("--resume", is_flag=True, help="Every run of this app goes on where the study's RUN folder stopped.")
@@ -49,16 +40,13 @@ def app(force: bool, out: Path, **given: Any) -> None:
     """Write the app folder --out: a configuration, a README with every command, and two import lines."""
     from monai_fedskew.cli.flower_app import write_app
     from monai_fedskew.core.private import require_folder_name
-    from monai_fedskew.federation.settings import Settings
+    from monai_fedskew.federation.study import require_federated
     from monai_fedskew.methods import parse_method
 
     ours = {name: given.pop(name) for name in ("study", "method", "sites", "timeout", "wait", "resume")}
-    require_folder_name("study", ours["study"])
-    if parse_method(ours["method"]).scope != "federated":
-        raise ConfigError(f"method {ours['method']} pools the sites' data, which no engine can; use fedskew simulate")
-    if given["rounds"] is None:
-        raise ConfigError("--rounds is missing; give the number of communication rounds, e.g. --rounds 20")
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    require_folder_name("--study", ours["study"])
+    require_federated(parse_method(ours["method"]))
+    settings = options.settings_of(given)
     write_app(out, ours | settings.plain(), force=force)
     click.echo(f"app: {out}\nHow to run it, for server and hospitals: {out / 'README.md'}")
 

@@ -1,10 +1,15 @@
 """Options shared by commands, each spelled once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from monai_fedskew.errors import ConfigError
+
+if TYPE_CHECKING:
+    from monai_fedskew.federation.settings import Settings
 
 __all__ = [
     "choose",
@@ -12,6 +17,7 @@ __all__ = [
     "fraction",
     "force",
     "local_epochs",
+    "method",
     "min_sites",
     "optimizer_state",
     "out",
@@ -19,6 +25,9 @@ __all__ = [
     "resume",
     "rounds",
     "run_options",
+    "seed",
+    "settings_of",
+    "settings_options",
     "threads",
     "weights",
 ]
@@ -34,6 +43,10 @@ data = click.option(
 out = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write; must not exist.")
 force = click.option("--force", is_flag=True, help="Replace an existing --out.")
 resume = click.option("--resume", is_flag=True, help="Go on where --out stopped, bit for bit.")
+method = click.option(
+    "--method", required=True, help="For example fedbn, or fedrdn+fedbn+fedprox:mu=0.2; see `fedskew methods`."
+)
+seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed; also picks the subject fold.")
 rounds = click.option("--rounds", type=click.IntRange(1), help="Communication rounds.")
 local_epochs = click.option("--local-epochs", type=click.IntRange(1), help="Epochs a site trains in each round. [1]")
 fraction = click.option("--fraction", type=click.FloatRange(0, 1, min_open=True), help="Share of sites a round. [1]")
@@ -61,18 +74,26 @@ overrides = click.option(
 )
 
 
-def run_options(command: F) -> F:
-    """Add the options of how a federation runs."""
-    for option in (
-        overrides,
-        threads,
-        min_sites,
-        optimizer_state,
-        choose,
-        weights,
-        fraction,
-        local_epochs,
-        rounds,
-    ):
+def settings_options(command: F) -> F:
+    """Add the options that are Settings, but for the seed."""
+    for option in (threads, min_sites, optimizer_state, choose, weights, fraction, local_epochs, rounds):
         command = option(command)
     return command
+
+
+def run_options(command: F) -> F:
+    """Add the options of how a federation runs where the bundle is at hand: Settings, and overrides of the bundle."""
+    return settings_options(overrides(command))
+
+
+def settings_of(given: Mapping[str, Any]) -> "Settings":
+    """Turn what was given for ``seed`` and ``settings_options`` into Settings.
+
+    Raises:
+        ConfigError: no rounds, or settings that cannot be.
+    """
+    from monai_fedskew.federation.settings import Settings
+
+    if given["rounds"] is None:
+        raise ConfigError("--rounds is missing; give the number of communication rounds, e.g. --rounds 20")
+    return Settings(**{name: value for name, value in given.items() if value is not None})

@@ -13,11 +13,9 @@ __all__ = ["simulate"]
 @click.command()
 @click.argument("bundle")
 @options.data
-@click.option(
-    "--method", required=True, help="For example fedbn, or fedrdn+fedbn+fedprox:mu=0.2; see `fedskew methods`."
-)
+@options.method
 @click.option("--site", "sites", multiple=True, help="Only these sites. Repeatable. [all prepared ones]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed; also picks the subject fold.")
+@options.seed
 @options.run_options
 @click.option("--max-alive", type=click.IntRange(1), help="Sites held in memory at once; the rest are rebuilt. [all]")
 @options.resume
@@ -28,7 +26,6 @@ def simulate(
     data: Path,
     method: str,
     sites: tuple[str, ...],
-    seed: int,
     overrides: tuple[str, ...],
     max_alive: int | None,
     resume: bool,
@@ -43,14 +40,10 @@ def simulate(
     from monai_fedskew.cli.execute import RunSpec, execute, verify_sites
     from monai_fedskew.cli.progress import round_progress
     from monai_fedskew.cli.study import parse_overrides
-    from monai_fedskew.errors import ConfigError
-    from monai_fedskew.federation.settings import Settings
     from monai_fedskew.reports import render_table
     from monai_fedskew.sites.locate import find_bundle
 
-    if given["rounds"] is None:
-        raise ConfigError("--rounds is missing; give the number of communication rounds, e.g. --rounds 20")
-    settings = Settings(seed=seed, **{name: value for name, value in given.items() if value is not None})
+    settings = options.settings_of(given)
     spec = RunSpec(
         find_bundle(bundle), data, method, settings, out, sites, parse_overrides(overrides), max_alive=max_alive
     )

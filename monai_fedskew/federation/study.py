@@ -20,7 +20,7 @@ from monai_fedskew.federation.run_folder import is_finished, locked, open_run, r
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.federation.summary import about_run, summarise
 
-__all__ = ["run_study"]
+__all__ = ["require_federated", "run_study"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,7 @@ def run_study(
         RoundError: too few sites; the last good round stays on disk.
     """
     require_folder_name("study", study)
-    if method.scope != "federated":
-        raise ConfigError(f"method {method.name}: a baseline without messages; it runs in `fedskew simulate` only")
+    require_federated(method)
     own = {"bundle": {"name": "each site's own", "sha256": ""}, "overrides": {}, "sites": {}}
     about = {**about_run(method, settings), "engine": engine, "study": study, "command": [engine], **own}
     if resume and (run / "run.json").is_file():
@@ -71,6 +70,12 @@ def run_study(
     open_run(run, about, resume=resume, force=False)
     with locked(run):
         return _Study(method, settings, transport, about, run).run(resume=resume, on_round=on_round)
+
+
+def require_federated(method: Method) -> None:
+    """Raise ConfigError if the method is a baseline, which sends nothing or needs all data in one place."""
+    if method.scope != "federated":
+        raise ConfigError(f"method {method.name}: a baseline without messages; it runs in `fedskew simulate` only")
 
 
 class _Study:

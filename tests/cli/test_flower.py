@@ -76,7 +76,8 @@ def test_only_an_app_folder_is_replaced(tmp_path: Path, capsys: pytest.CaptureFi
     ("change", "told"),
     [
         (["--method", "fedbm"], "did you mean fedbn"),
-        (["--method", "pooled"], "pools the sites' data"),
+        (["--method", "pooled"], "method pooled: a baseline without messages"),
+        (["--method", "local"], "method local: a baseline without messages"),
         (["--study", "../up"], "study='../up'"),
     ],
 )
