@@ -92,12 +92,13 @@ class _Study:
             rounds.start()
         else:
             rounds.resume(done)
+        surveyed = time.monotonic()
         while rounds.server.round < settings.rounds:
             entries = rounds.do_round()
             logger.info("round %d of %d done", rounds.server.round, settings.rounds)
             if on_round is not None:
                 on_round(rounds.server.round, entries)
-        trained = time.monotonic() - self.started
+        trained = time.monotonic() - surveyed
         outcome = rounds.conclude()
         results = rounds.finish(outcome)
         self._save_model(outcome)
