@@ -55,12 +55,12 @@ def init(
         raise DataError(f"--data {data}: no such folder; name the folder of the site's prepared data")
     beside = out.absolute().parent
     content = SiteFile(
-        name,
-        find_bundle(bundle),
-        folder.absolute(),
-        (state or beside / "state").absolute(),
-        (output or beside / "results").absolute(),
-        parse_overrides(overrides),
+        site=name,
+        bundle=find_bundle(bundle),
+        data=folder.absolute(),
+        state=(state or beside / "state").absolute(),
+        output=(output or beside / "results").absolute(),
+        overrides=parse_overrides(overrides),
     )
     write_site_file(out, content)
     click.echo(f"site file: {out.absolute()}\nnext:      fedskew site check {out} --method METHOD")

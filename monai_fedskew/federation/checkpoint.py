@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from monai_fedskew.core.state import State
+from monai_fedskew.core.whole_file import flush
 from monai_fedskew.errors import DataError
 from monai_fedskew.federation.server import Server
 
@@ -76,17 +77,11 @@ def commit(
     """
     rounds = run / "rounds"
     target, temporary = rounds / str(server.round), rounds / f".{server.round}.partial"
-    before = rounds / str(server.round - 1) / "sites"
     for stale in rounds.glob(".*.partial"):
         shutil.rmtree(stale)
     (temporary / "sites").mkdir(parents=True)
     save_file(server.state(), temporary / "server.safetensors")
-    for site, state in private.items():
-        name = f"{site}.safetensors"
-        if site not in changed and (before / name).exists():
-            os.link(before / name, temporary / "sites" / name)
-        else:
-            save_file(dict(state), temporary / "sites" / name)
+    _save_private(temporary / "sites", private, changed, rounds / str(server.round - 1) / "sites")
     about = {
         "round": server.round,
         "sites": list(server.sites),
@@ -99,11 +94,11 @@ def commit(
     }
     (temporary / "round.json").write_text(json.dumps(about, indent=1))
     for path in (*temporary.rglob("*"), temporary):
-        _flush(path)
+        flush(path)
     if target.exists():
         shutil.rmtree(target)
     temporary.rename(target)
-    _flush(rounds)
+    flush(rounds)
     keep = {best[0]} if best else set()
     for old in _numbers(rounds)[:-_KEPT]:
         if old not in keep:
@@ -139,17 +134,18 @@ def load(run: Path, round: int) -> Checkpoint:
     return Checkpoint(about["round"], server, private, sites, parameters, rows, best, since, run_id)
 
 
+def _save_private(folder: Path, private: Mapping[str, State], changed: set[str], before: Path) -> None:
+    for site, state in private.items():
+        name = f"{site}.safetensors"
+        if site not in changed and (before / name).exists():
+            os.link(before / name, folder / name)
+        else:
+            save_file(dict(state), folder / name)
+
+
 def _numbers(rounds: Path) -> list[int]:
     return (
         sorted(int(path.name) for path in rounds.iterdir() if path.name.isascii() and path.name.isdigit())
         if rounds.is_dir()
         else []
     )
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

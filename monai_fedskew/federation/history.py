@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from monai_fedskew.core.messages import Evaluation, Event, History
+from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.errors import DataError
 
 __all__ = ["Entry", "HistoryFile", "history_rows"]
@@ -56,9 +57,7 @@ class HistoryFile:
             raise DataError(f"{self.path}: cannot be read ({error}); start anew in another folder") from error
         if len(lines) < rows:
             raise DataError(f"{self.path}: has {len(lines)} rows where its checkpoint counts {rows}; start anew")
-        partial = self.path.with_suffix(".partial")
-        partial.write_text("".join(lines))
-        partial.replace(self.path)
+        write_whole(self.path, "".join(lines))
         self.rows = len(lines)
         self._entries = entries
 

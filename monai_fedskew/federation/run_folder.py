@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["is_finished", "locked", "open_run", "require_same_run", "runs_folder", "write_json"]
@@ -65,9 +66,7 @@ def locked(run: Path) -> Iterator[None]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file in one step, so that a reader never sees half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=1, default=str) + "\n")
-    partial.replace(path)
+    write_whole(path, json.dumps(content, indent=1, default=str) + "\n")
 
 
 def require_same_run(run: Path, about: Mapping[str, Any]) -> None:

@@ -1,11 +1,11 @@
 """summary.json: what came out of a run, on any engine."""
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from monai_fedskew.core.messages import Broadcast, History
 from monai_fedskew.core.method import Method
+from monai_fedskew.core.versions import versions
 from monai_fedskew.federation.final import overall
 from monai_fedskew.federation.settings import Settings
 
@@ -23,7 +23,7 @@ def about_run(method: Method, settings: Settings) -> dict[str, Any]:
     """
     return {
         "schema": 1,
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": versions(_PACKAGES),
         "method": method.name,
         "parts": [part.name for part in method.parts],
         "stages": {part.name: list(part.stages) for part in method.parts},
@@ -73,10 +73,3 @@ def summarise(
         "shared_bytes": sum(value.nbytes for value in (*cast.tensors.values(), *told)),
         "failures": failures,
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # installed under another name, as a nightly build may be
-        return "unknown"

@@ -84,17 +84,23 @@ def _context(results: Results) -> dict[str, Any]:
         "site_plot": plots.site_statistics(facts),
         "missed": absences(results),
         "arrived": arrivals(results),
-        "engine_runs": distributed.engine_runs(results),
-        "data_stay": distributed.DATA_STAY,
-        "reported": distributed.reported_sites(results),
-        "kept": distributed.kept_entries(results),
-        "unscored": distributed.unscored(results),
+        **_of_engines(results),
         "edges": edges,
         "why_no_edges": why_no_edges,
         "commands": commands(results),
         "draws": DRAWS,
         "max_rows": MAX_ROWS,
         "max_absences": 100,
+    }
+
+
+def _of_engines(results: Results) -> dict[str, Any]:
+    return {
+        "engine_runs": distributed.engine_runs(results),
+        "data_stay": distributed.DATA_STAY,
+        "reported": distributed.reported_sites(results),
+        "kept": distributed.kept_entries(results),
+        "unscored": distributed.unscored(results),
     }
 
 

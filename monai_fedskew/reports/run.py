@@ -96,19 +96,19 @@ def read_run(folder: Path) -> Run:
     data = {site: _site_data(trained.inside(site), is_here=not engine) for site in trained.values}
     history, events = read_history(folder / "history.jsonl")
     return Run(
-        folder,
-        record.text("method"),
-        record.whole("seed"),
-        scores,
-        data,
-        history,
-        events,
-        gap(folder / "history.jsonl", _rounds(record), history, events, data),
-        details,
-        summary,
-        _ENGINES.get(engine, engine),
-        record.text("study") if record.values.get("study") is not None else "",
-        unfinished,
+        folder=folder,
+        method=record.text("method"),
+        seed=record.whole("seed"),
+        scores=scores,
+        data=data,
+        history=history,
+        events=events,
+        gap=gap(folder / "history.jsonl", _rounds(record), history, events, data),
+        details=details,
+        summary=summary,
+        engine=_ENGINES.get(engine, engine),
+        study=record.text("study") if record.values.get("study") is not None else "",
+        unfinished=unfinished,
     )
 
 

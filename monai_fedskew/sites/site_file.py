@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.data.site_names import require_site_name
 from monai_fedskew.errors import ConfigError, DataError
 from monai_fedskew.sites.bundle import BundleSite
@@ -90,12 +91,12 @@ def read_site_file(path: Path, site: str | None = None) -> SiteFile:
         if found[key].exists() and not found[key].is_dir():
             raise ConfigError(f"{path}: {key} {found[key]} is a file; name a folder")
     return SiteFile(
-        site,
-        find_bundle(bundle if bundle in list_bundles() else os.path.normpath(folder / bundle)),
-        found["data"],
-        found["state"],
-        found["output"],
-        content.get("overrides", {}),
+        site=site,
+        bundle=find_bundle(bundle if bundle in list_bundles() else os.path.normpath(folder / bundle)),
+        data=found["data"],
+        state=found["state"],
+        output=found["output"],
+        overrides=content.get("overrides", {}),
     )
 
 
@@ -119,9 +120,7 @@ def write_site_file(path: Path, site_file: SiteFile) -> None:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{path}: overrides must be plain values ({error})") from error
     folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, text)
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -158,7 +158,16 @@ def _held(folder: Path) -> Held:
     rounds = rounds_in(folder)
     stats = [round_file(folder, round).stat() for round in rounds]
     written = datetime.fromtimestamp(max(stat.st_mtime for stat in stats), UTC) if stats else None
-    return Held(folder, study, site, folder.name, network, rounds, sum(stat.st_size for stat in stats), written)
+    return Held(
+        folder=folder,
+        study=study,
+        site=site,
+        run=folder.name,
+        network=network,
+        rounds=rounds,
+        size=sum(stat.st_size for stat in stats),
+        written=written,
+    )
 
 
 @cache

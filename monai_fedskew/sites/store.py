@@ -12,7 +12,6 @@ import weakref
 import zlib
 from collections.abc import Collection
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from torch import Tensor
 
 from monai_fedskew.core.private import StateKey
 from monai_fedskew.core.state import State, describe
+from monai_fedskew.core.versions import versions
+from monai_fedskew.core.whole_file import flush
 from monai_fedskew.errors import DataError, StateError
 from monai_fedskew.sites.state_folder import make_private, open_private, round_file, rounds_in, run_folder, take
 
@@ -114,8 +115,7 @@ class SiteStore:
         if self._described.get(folder) == entries:
             return
         about = {"schema": _SCHEMA, "study": key.study, "run": key.run, "site": key.site, "network": key.network}
-        versions = {name: _version(name) for name in _PACKAGES}
-        content = {**about, "entries": entries, "written": _now(), "versions": versions}
+        content = {**about, "entries": entries, "written": _now(), "versions": versions(_PACKAGES)}
         partial = _partial(folder / _ABOUT)
         with open(partial, "w", opener=open_private) as file:
             file.write(json.dumps(content, indent=1) + "\n")
@@ -209,25 +209,10 @@ def _partial(target: Path) -> Path:
 def _commit(partial: Path, target: Path) -> None:
     """Put a written file in its place for good: content, then name, each flushed."""
     partial.chmod(0o600)
-    _flush(partial)
+    flush(partial)
     partial.replace(target)
-    _flush(target.parent)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    flush(target.parent)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # installed under another name, as a nightly build may be
-        return "unknown"
