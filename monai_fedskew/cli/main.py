@@ -29,7 +29,7 @@ _COMMANDS = {
     "flower": ("flower", "Run a study on Flower: write its app folder, run it."),
     "report": ("report", "Write one HTML page about a run or a comparison."),
 }
-_EXTRAS = {"opacus": "privacy", **{package: extra for package, extra in ENGINES.values() if extra}}
+_EXTRAS = {package: extra for package, extra in ENGINES.values() if extra}
 
 
 class _LazyGroup(click.Group):

@@ -4,6 +4,7 @@ import click
 
 __all__ = ["privacy"]
 
+_COUNT = click.IntRange(1)
 _DELTAS = (1e-3, 1e-4, 1e-5, 1e-6)
 _SUBJECTS = (20, 50, 100, 200, 500, 1000)
 
@@ -12,9 +13,11 @@ _SUBJECTS = (20, 50, 100, 200, 500, 1000)
 @click.option("--noise", type=float, required=True, help="As in fedrdn:clip=...,noise=NOISE.")
 @click.option("--clip", type=float, default=1.0, show_default=True, help="As in fedrdn:clip=CLIP; the inputs' unit.")
 @click.option("--delta", type=float, multiple=True, help="Chance that the bound fails; may be repeated.")
-@click.option("--releases", type=int, default=1, show_default=True, help="Runs that draw from the same subjects.")
-@click.option("--channels", type=int, default=1, show_default=True, help="Channels of an image, features of a vector.")
-@click.option("--subjects", type=int, multiple=True, help="Training subjects of a site; may be repeated.")
+@click.option("--releases", type=_COUNT, default=1, show_default=True, help="Runs that draw from the same subjects.")
+@click.option(
+    "--channels", type=_COUNT, default=1, show_default=True, help="Channels of an image, features of a vector."
+)
+@click.option("--subjects", type=_COUNT, multiple=True, help="Training subjects of a site; may be repeated.")
 def privacy(
     noise: float, clip: float, delta: tuple[float, ...], releases: int, channels: int, subjects: tuple[int, ...]
 ) -> None:
@@ -28,12 +31,8 @@ def privacy(
     from rich.console import Console
     from rich.table import Table
 
-    from monai_fedskew.errors import ConfigError
     from monai_fedskew.transforms import GaussianRelease, privacy_cost
 
-    for name, values in (("--channels", (channels,)), ("--subjects", subjects)):
-        if any(value < 1 for value in values):
-            raise ConfigError(f"{name}={min(values)} must be at least 1")
     cost = Table("delta", "epsilon")
     for value in delta or _DELTAS:
         cost.add_row(f"{value:g}", f"{privacy_cost(noise, value, releases):.2f}")
