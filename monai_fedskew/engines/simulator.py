@@ -16,6 +16,7 @@ from monai_fedskew.federation.exchange import Failure, Reply, Request
 from monai_fedskew.federation.memory_store import MemoryStore
 from monai_fedskew.federation.resident import Resident
 from monai_fedskew.federation.rounds import OnRound, Rounds
+from monai_fedskew.federation.sampling import sample_size
 from monai_fedskew.federation.settings import Settings
 
 __all__ = ["Outcome", "check_run", "simulate"]
@@ -110,6 +111,11 @@ def check_run(method: Method, sites: Mapping[str, SiteSource], settings: Setting
 def _require_enough(sites: Mapping[str, SiteSource], settings: Settings) -> None:
     if settings.min_sites > len(sites):
         raise ConfigError(f"min_sites={settings.min_sites}, but there are {len(sites)} sites")
+    if settings.min_sites > (sampled := sample_size(len(sites), settings.fraction)):
+        raise ConfigError(
+            f"min_sites={settings.min_sites}, but fraction={settings.fraction} of {len(sites)} sites is {sampled}; "
+            "raise the one or lower the other"
+        )
 
 
 class _InProcess:

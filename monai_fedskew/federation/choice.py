@@ -1,5 +1,6 @@
 """Which round's model is final: the best on validation data, or the last."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +48,11 @@ class Choice:
     ) -> None:
         """Take a scored model if it is the best so far.
 
-        Best by the unweighted mean of the key metric over the sites that took part, have trained and have a value.
+        Best by the unweighted mean of the key metric over the sites that took part, have trained and have a finite
+        value: beside NaN no later model could ever be better.
         """
         values = (next(iter(score.metrics.values()), None) for score in scores if score.site in trained)
-        counted = [value for value in values if value is not None]
+        counted = [value for value in values if value is not None and math.isfinite(value)]
         if not counted or self.settings.choose == "last":
             return
         mean = sum(counted) / len(counted)

@@ -9,13 +9,20 @@ from pathlib import Path
 from monai_fedskew.core.messages import Broadcast, Evaluation, Event, History, Result, Survey, Update
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.state import State
-from monai_fedskew.errors import ConfigError, RoundError, StateError
+from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
 from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.choice import Choice
 from monai_fedskew.federation.exchange import Failure, Reply, Request, Task, Transport
 from monai_fedskew.federation.history import Entry, HistoryFile
 from monai_fedskew.federation.sampling import sample_sites
-from monai_fedskew.federation.screening import identified, reasons, usable_surveys, usable_updates
+from monai_fedskew.federation.screening import (
+    identified,
+    misscored,
+    reasons,
+    usable_result,
+    usable_surveys,
+    usable_updates,
+)
 from monai_fedskew.federation.server import Server
 from monai_fedskew.federation.settings import Settings
 
@@ -127,11 +134,10 @@ class Rounds:
         present = self.transport.present()
         events = self._admit(present)
         cast, before = self.server.cast(), dict(self.since)
-        names = self.server.sites
-        chosen = sample_sites(names, self.settings.fraction, seed=self.settings.seed, round=cast.round)
-        events += [Event(name, cast.round, "not_sampled") for name in names if name not in chosen]
-        events += [Event(name, cast.round, "missing", "not connected") for name in chosen if name not in present]
-        answers = self._ask("fit", [name for name in chosen if name in present], cast)
+        away = [name for name in self.server.sites if name not in present]
+        events += [Event(name, cast.round, "missing", "not connected") for name in away]
+        chosen = self._sample([name for name in self.server.sites if name in present], cast.round, events)
+        answers = self._ask("fit", chosen, cast)
         updates, scores, lost = usable_updates(answers, cast.round, self.server)
         self._choice.consider(scores, self._trained, cast, before)
         return self._close_round(cast, updates, scores, [*events, *lost])
@@ -139,15 +145,21 @@ class Rounds:
     def conclude(self) -> Finished:
         """Score the last aggregate and choose the model."""
         cast = self.server.cast()
-        names = [name for name in self.server.sites if name in self.transport.present()]
+        present = self.transport.present()
+        names = [name for name in self.server.sites if name in present]
         answers, scores = self._ask("evaluate", names, cast), []
         for name in names:
             answer = answers[name]
             if isinstance(answer, Failure):
                 logger.warning("site %s: last aggregate not scored: %s", name, answer.reason)
                 self.history.add(Event(name, cast.round - 1, "failed", f"not scored: {answer.reason}"))
-            elif isinstance(answer.message, Evaluation):
-                scores.append(answer.message)
+                continue
+            score = answer.message
+            if isinstance(score, Evaluation) and (reason := misscored(score, cast.round - 1)):
+                logger.warning("site %s: last aggregate not scored: %s", name, reason)
+                self.history.add(Event(name, cast.round - 1, "excluded", f"not scored: {reason}"))
+            elif isinstance(score, Evaluation):
+                scores.append(score)
         self._choice.consider(scores, self._trained, cast, self.since)
         self.history.add(*scores)
         round, chosen, since = cast.round - 1, cast, dict(self.since)
@@ -165,8 +177,7 @@ class Rounds:
             name: Failure("not connected") for name in self.server.sites if name not in present
         }
         for name, answer in answers.items():
-            message = answer if isinstance(answer, Failure) else answer.message
-            found[name] = message if isinstance(message, Result | Failure) else Failure("answered without test scores")
+            found[name] = usable_result(answer)
         return dict(sorted(found.items()))
 
     def _ask(
@@ -181,6 +192,18 @@ class Rounds:
             requests[name] = Request(task, self.study, self.run_id, at.get(name, 0), keep, cast)
         answers = self.transport.ask(requests) if requests else {}
         return {name: identified(name, answers.get(name, Failure("no answer"))) for name in requests}
+
+    def _sample(self, there: Sequence[str], round: int, events: list[Event]) -> tuple[str, ...]:
+        """Draw among the sites that are there: one that is away for good must not stop a study of a part of them."""
+        settings = self.settings
+        chosen = sample_sites(there, settings.fraction, seed=settings.seed, round=round) if there else ()
+        events += [Event(name, round, "not_sampled") for name in there if name not in chosen]
+        if len(chosen) < settings.min_sites <= len(there):
+            raise RoundError(
+                f"round {round}: fraction={settings.fraction} of the {len(there)} connected sites is {len(chosen)}, "
+                f"but min_sites is {settings.min_sites}; bring more sites, or start a run with other settings"
+            )
+        return chosen
 
     def _survey(self, names: Iterable[str]) -> tuple[list[Survey], list[Event]]:
         return usable_surveys(self._ask("survey", sorted(names)), self.server.round + 1)
@@ -198,7 +221,7 @@ class Rounds:
         for survey in surveys:
             try:
                 self._let_in([survey])
-            except (StateError, RoundError) as error:
+            except FedSkewError as error:
                 self._refused.add(survey.site)
                 logger.warning("site %s cannot join: %s", survey.site, error)
                 events.append(Event(survey.site, self.server.round + 1, "excluded", str(error)))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from monai_fedskew.core.seeding import derive
 
-__all__ = ["sample_sites"]
+__all__ = ["sample_size", "sample_sites"]
 
 
 def sample_sites(sites: Iterable[str], fraction: float, *, seed: int, round: int) -> tuple[str, ...]:
@@ -15,8 +15,17 @@ def sample_sites(sites: Iterable[str], fraction: float, *, seed: int, round: int
     ('A', 'B', 'C')
     """
     names = sorted(sites)
-    count = max(1, round_half_up(fraction * len(names)))
+    count = sample_size(len(names), fraction)
     return tuple(sorted(random.Random(derive(seed, "", round, "sampling")).sample(names, count)))
+
+
+def sample_size(sites: int, fraction: float) -> int:
+    """Return how many of so many sites take part in a round.
+
+    >>> sample_size(4, 0.1), sample_size(5, 0.5)
+    (1, 3)
+    """
+    return max(1, round_half_up(fraction * sites))
 
 
 def round_half_up(value: float) -> int:

@@ -1,17 +1,20 @@
 """What sites answered, sorted into what is of use and what is not, and why."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 
-from monai_fedskew.core.messages import Evaluation, Event, Survey, Update
+from monai_fedskew.core.messages import Evaluation, Event, Result, Survey, Update
 from monai_fedskew.core.state import non_finite
-from monai_fedskew.errors import RoundError, StateError
+from monai_fedskew.errors import FedSkewError
 from monai_fedskew.federation.exchange import Failure, Reply
 from monai_fedskew.federation.server import Server
 
-__all__ = ["identified", "reasons", "usable_surveys", "usable_updates"]
+__all__ = ["identified", "misscored", "reasons", "usable_result", "usable_surveys", "usable_updates"]
 
 logger = logging.getLogger(__name__)
+
+_SHARES = ("accuracy", "balanced_accuracy", "auc")  # what a report reads of a result as fractions
 
 Answers = Mapping[str, Reply | Failure]
 
@@ -22,6 +25,32 @@ def identified(name: str, answer: Reply | Failure) -> Reply | Failure:
         return answer
     named = {message.site for message in (answer.message, answer.score) if message is not None}
     return answer if named <= {name} else Failure(f"answers as {', '.join(sorted(named - {name}))}")
+
+
+def misscored(score: Evaluation, round: int) -> str:
+    """Say what is wrong with the score of a received model; empty if nothing is."""
+    if (score.round, score.split) != (round, "validation"):
+        return f"{score.split} score of round {score.round} where the validation score of round {round} belongs"
+    return ""
+
+
+def usable_result(answer: Reply | Failure) -> Result | Failure:
+    """Return a site's test scores, or why they cannot be reported."""
+    if isinstance(answer, Failure):
+        return answer
+    result = answer.message
+    if not isinstance(result, Result):
+        return Failure("answered without test scores")
+    for level, scores in result.scores.items():
+        samples = scores.get("samples")
+        if not isinstance(samples, int) or samples < 1:
+            return Failure(f"{level} scores of {samples} samples; use one version everywhere")
+        for name, value in scores.items():
+            if value is None:
+                continue
+            if not math.isfinite(value) or (name in _SHARES and not 0 <= value <= 1):
+                return Failure(f"{level} {name} is {value}; use one version everywhere")
+    return result
 
 
 def usable_surveys(answers: Answers, round: int) -> tuple[list[Survey], list[Event]]:
@@ -52,6 +81,8 @@ def usable_updates(answers: Answers, round: int, server: Server) -> tuple[list[U
             continue
         update = answer.message
         reason = _misfit(update, server) if isinstance(update, Update) else "no update in its answer"
+        if answer.score and not reason:
+            reason = misscored(answer.score, round - 1)
         if reason or not isinstance(update, Update):
             logger.warning("round %d, site %s: %s; left out", round, name, reason)
             events.append(Event(name, round, "excluded", reason))
@@ -81,6 +112,6 @@ def _unfit(survey: Survey) -> str:
 def _misfit(update: Update, server: Server) -> str:
     try:
         server.check(update)
-    except (StateError, RoundError) as error:
+    except FedSkewError as error:
         return str(error).removeprefix(f"site {update.site}: ")
     return "zero samples" if update.samples < 1 or update.groups < 1 else ""

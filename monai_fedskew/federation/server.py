@@ -8,7 +8,7 @@ from torch import Tensor
 from monai_fedskew.core.messages import Broadcast, Event, Survey, Update
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.state import State, describe, nest, non_finite, own, require_alike, unnest
-from monai_fedskew.errors import RoundError
+from monai_fedskew.errors import RoundError, StateError
 from monai_fedskew.federation.settings import Settings
 
 __all__ = ["Server"]
@@ -37,7 +37,7 @@ class Server:
         """Take the surveys: the first call starts the model from the first site by name, later ones let sites in.
 
         Raises:
-            StateError: sites differ in keys, shapes or dtypes of shared entries.
+            StateError: sites differ in keys, shapes or dtypes of shared entries, or a part cannot use what one reports.
             RoundError: a site without samples.
         """
         ordered = sorted(surveys, key=lambda survey: survey.site)
@@ -47,6 +47,8 @@ class Server:
             _check(survey, tensors, origin)
             if survey.samples < 1:
                 raise RoundError(f"site {survey.site}: zero samples to train on; leave the site out")
+            if strange := sorted(survey.parameters - tensors.keys()):
+                raise StateError(f"site {survey.site}: trains {strange[0]}, which it does not share; use one version")
         parts = self._merged(ordered, len({*self.sites, *(survey.site for survey in ordered)}))
         if not self.sites:
             self.tensors = {key: own(value) for key, value in tensors.items()}
@@ -64,7 +66,7 @@ class Server:
         """Raise what makes an update unfit for this round, if anything.
 
         Raises:
-            StateError: missing, unknown or misshapen tensors, naming site and key.
+            StateError: missing, unknown or misshapen tensors, naming site and key; a report that a part cannot use.
             RoundError: of another round or of an unknown site.
         """
         if update.site not in self.sites:
@@ -72,6 +74,8 @@ class Server:
         _check(update, self.tensors, "the server")
         if update.round != self.round + 1:
             raise RoundError(f"site {update.site}: update of round {update.round} in round {self.round + 1}")
+        if update.aux:
+            self._merged([update], len(self.sites))  # merging is pure: what a part cannot use, it says here
 
     def absorb(self, updates: Sequence[Update]) -> tuple[Event, ...]:
         """Turn a round's updates into the next model; return who was left out and why.

@@ -82,9 +82,11 @@ def unpack_request(packed: Packed) -> Request:
         cast = None
         if about is not None:
             cast = Broadcast(_whole(about["round"]), _tensors(packed.tensors), _aux(packed.aux, about["parts"]))
-        keep = tuple(_whole(round) for round in plain["keep"])
-        return Request(plain["task"], plain["study"], plain["run"], _whole(plain["since"]), keep, cast)
-    except (KeyError, TypeError, ValueError) as error:
+        keep, since = tuple(_whole(round) for round in plain["keep"]), _whole(plain["since"])
+        if since >= (1 if cast is None else cast.round):
+            raise ValueError(f"private state of round {since} for a model of round {cast.round if cast else 0}")
+        return Request(plain["task"], plain["study"], plain["run"], since, keep, cast)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
             f"request from the server cannot be read: {_why(error)}; use one version everywhere"
         ) from error
@@ -123,6 +125,7 @@ def _array(key: str, tensor: Tensor) -> Array:
 
 def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
     for key, array in arrays.items():
+        _text(key)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in _DTYPES:
             raise ValueError(f"{key} is {getattr(array, 'dtype', type(array).__name__)}, not numbers")
     # a copy: received arrays may be read-only views of a buffer
@@ -179,9 +182,10 @@ def _text(value: Any) -> str:
 
 
 def _numbers(value: Any) -> dict[str, float | None]:
-    """Numbers, or nothing, by name."""
+    """Numbers, or nothing, by name; a whole number too large for a float would stop whoever averages."""
     for number in value.values():
-        if number is not None and (not isinstance(number, int | float) or isinstance(number, bool)):
+        is_number = isinstance(number, float) or (isinstance(number, int) and not isinstance(number, bool))
+        if number is not None and (not is_number or (isinstance(number, int) and abs(number) >= 2**63)):
             raise ValueError(f"{number!r:.40} where a number belongs")
     return {_text(name): number for name, number in value.items()}
 
@@ -189,7 +193,7 @@ def _numbers(value: Any) -> dict[str, float | None]:
 def _read(packed: Packed) -> dict[str, Any]:
     try:
         plain = json.loads(packed.plain)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise StateError(f"message cannot be read: {error}; use one version everywhere") from error
     if not isinstance(plain, dict):
         raise StateError(f"message cannot be read: {type(plain).__name__} where fields belong")

@@ -90,7 +90,20 @@ class RandomSiteNorm(Part):
         return _Bound(self, site)
 
     def merge(self, memory: State, reports: Mapping[str, State], n_sites: int) -> State:
-        """Add the reported pairs to those known, after checking that all were measured alike."""
+        """Add the reported pairs to those known, after checking that all were measured alike.
+
+        Raises:
+            StateError: a site whose pair is missing, not whole, or told a second time.
+            DataError: sites that were measured differently.
+        """
+        known = {name.split("/", 1)[0] for name in memory}
+        if again := sorted(known & reports.keys()):
+            raise StateError(f"site {again[0]}: fedrdn statistics a second time; they are told before the first round")
+        if len(known | reports.keys()) < n_sites:
+            told = ", ".join(sorted(known | reports.keys())) or "none"
+            raise StateError(
+                f"fedrdn has statistics of {told} only, of {n_sites} sites; use the same method and version everywhere"
+            )
         if not reports:
             return memory
         merged = {**memory, **nest(reports)}

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from monai_fedskew.core.state import State
-from monai_fedskew.errors import ConfigError, DataError
+from monai_fedskew.core.state import State, describe
+from monai_fedskew.errors import ConfigError, DataError, StateError
 
 __all__ = [
     "STD_MODES",
@@ -62,7 +62,12 @@ class SiteStatistics:
 
     @staticmethod
     def from_state(site: str, state: State) -> "SiteStatistics":
-        """Undo ``to_state``."""
+        """Undo ``to_state``.
+
+        Raises:
+            StateError: an entry is absent or of another kind, naming the site.
+        """
+        _require_entries(site, state)
         return SiteStatistics(
             site,
             tuple(state["mean"].tolist()),
@@ -205,6 +210,21 @@ def _warn_constant(std: Tensor, site: str) -> None:
         warnings.warn(
             f"site {site}: std is 0 in {_channels(constant)}: a constant input, divided by 1 instead", stacklevel=3
         )
+
+
+def _require_entries(site: str, state: State) -> None:
+    """Raise StateError unless a site's pair can be divided by, however it came."""
+    for key, dims in (("mean", 1), ("std", 1), ("std_mode", 0), ("ddof", 0), ("samples", 0)):
+        if key not in state:
+            raise StateError(f"site {site}: its statistics lack {key}; use one version everywhere")
+        if state[key].ndim != dims or (state[key].dtype == torch.float64) != bool(dims):
+            wanted = "a vector of float64" if dims else "a whole number"
+            raise StateError(f"site {site}: {key} of its statistics is {describe(state[key])}, not {wanted}")
+    mean, std, mode, ddof = (state[key] for key in ("mean", "std", "std_mode", "ddof"))
+    if len(mean) != len(std) or not mean.isfinite().all() or not (std.isfinite() & (std >= 0)).all():
+        raise StateError(f"site {site}: its statistics are not finite, or a std is negative; look at its inputs")
+    if int(mode) not in range(len(STD_MODES)) or int(ddof) not in (0, 1):
+        raise StateError(f"site {site}: statistics with std_mode={int(mode)}, ddof={int(ddof)}; each must be 0 or 1")
 
 
 def _channels(numbers: list[int]) -> str:

@@ -104,12 +104,15 @@ def _spoilt(change: Any) -> Packed:
         (lambda p, a: p["message"].update(samples=True), "True where a whole number belongs"),
         (lambda p, a: p["message"].update(site=3), "3 where text belongs"),
         (lambda p, a: p["message"].update(metrics={"loss": "low"}), "'low' where a number belongs"),
+        (lambda p, a: p["message"].update(metrics={"loss": 10**400}), "where a number belongs"),
         (lambda p, a: p["message"].update(metrics=None), "no attribute 'values'"),
         (lambda p, a: p.update(parts=[]), "side channel of fedrdn, which is not announced"),
         (lambda p, a: p.update(parts=3), "reply cannot be read"),
         (lambda p, a: a.update(w=np.array(["x"])), "w is <U1, not numbers"),
         (lambda p, a: a.update(w=np.array([object()])), "w is object, not numbers"),
         (lambda p, a: a.update(w=[1.0]), "w is list, not numbers"),
+        (lambda p, a: a.update({7: np.ones(1)}), "7 where text belongs"),
+        (lambda p, a: a.update(w=np.ones(2, ">f4")), "reply cannot be read"),
     ],
 )
 def test_a_reply_that_is_not_whole_is_refused(change: Any, reason: str) -> None:
@@ -118,7 +121,7 @@ def test_a_reply_that_is_not_whole_is_refused(change: Any, reason: str) -> None:
         unpack_reply(_spoilt(change))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", None])
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", None, "[" * 100_000, "1" * 10_000])
 def test_text_that_is_no_message_is_refused(text: Any) -> None:
     """Neither way."""
     for unpack in (unpack_reply, unpack_request):
@@ -133,6 +136,9 @@ def test_text_that_is_no_message_is_refused(text: Any) -> None:
         ({"study": "../x"}, r"study='\.\./x'"),
         ({"run": "/etc"}, "run='/etc'"),
         ({"since": -1}, "-1 where a whole number belongs"),
+        ({"since": 4}, "private state of round 4 for a model of round 4"),
+        ({"cast": {"round": 0, "parts": ["fedrdn", "silent"]}, "since": 0}, "round 0 for a model of round 0"),
+        ({"cast": {"round": 4, "parts": 3}}, "cannot be read"),
         ({"keep": ["1"]}, "'1' where a whole number belongs"),
         ({"cast": None}, "task fit without a model"),
         ({"task": "survey"}, "task survey with a model"),
@@ -143,3 +149,24 @@ def test_a_request_that_is_not_whole_is_refused(fields_: dict[str, Any], reason:
     packed = pack(REQUEST)
     with pytest.raises(StateError, match=reason):
         unpack_request(Packed(packed.tensors, packed.aux, json.dumps(json.loads(packed.plain) | fields_)))
+
+
+def test_arrays_of_any_layout_are_read() -> None:
+    """Fortran order, negative strides, views: the values count."""
+    packed = pack(REQUEST)
+    layouts = {
+        "f": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "r": np.arange(3.0)[::-1],
+        "s": np.arange(6.0)[::2],
+    }
+    got = unpack_request(Packed(layouts, packed.aux, packed.plain))
+    assert got.cast is not None
+    assert {key: got.cast.tensors[key].tolist() for key in layouts} == {k: a.tolist() for k, a in layouts.items()}
+    assert all(tensor.is_contiguous() for tensor in got.cast.tensors.values())
+
+
+def test_side_channel_that_is_none_is_refused() -> None:
+    """As a platform that drops it would hand it on."""
+    packed: Any = pack(REQUEST)
+    with pytest.raises(StateError, match="request from the server cannot be read"):
+        unpack_request(Packed(packed.tensors, None, packed.plain))  # type: ignore[arg-type]
