@@ -5,6 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+from torch import Tensor
+
 from monai_fedskew.core.method import Method
 from monai_fedskew.federation.exchange import Failure, Reply, Request
 from monai_fedskew.federation.resident import Resident, open_resident
@@ -23,13 +26,13 @@ class Loopback:
         residents: by site.
         spoil: changes an answer on its way back; what the site did is done all the same.
         absent: by site, the rounds in which the engine cannot reach it.
-        packed: every message that crossed, (site, request or reply).
+        packed: every message that crossed: direction, task, message.
     """
 
     residents: Mapping[str, Resident]
     spoil: Spoil = lambda site, request, reply: reply
     absent: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    packed: list[tuple[str, Packed]] = field(default_factory=list)
+    packed: list[tuple[str, str, Packed]] = field(default_factory=list)
     round: int = 0
 
     def present(self) -> frozenset[str]:
@@ -45,7 +48,7 @@ class Loopback:
 
     def _ask_one(self, name: str, request: Request) -> Reply | Failure:
         sent = pack(request)
-        self.packed.append((name, sent))
+        self.packed.append(("to the site", request.task, sent))
         try:
             reply = self.residents[name].answer(unpack_request(sent))
         except Exception as error:  # noqa: BLE001  as an engine does
@@ -54,7 +57,7 @@ class Loopback:
         if isinstance(back, Failure):
             return back
         received = pack(back)
-        self.packed.append((name, received))
+        self.packed.append(("to the server", request.task, received))
         return unpack_reply(received)
 
 
@@ -68,6 +71,12 @@ def loopback(
         there = SiteFile(name, source.bundle, source.data, own / "state", own / "results", source.overrides)
         residents[name] = open_resident(there, method, settings, is_kept=is_kept)
     return Loopback(residents, **more)
+
+
+def private_state(root: Path, site: str, round: int) -> dict[str, Tensor]:
+    """Read a site's private state of a round as it lies on the site's disk, below ``root``/site/state."""
+    (file,) = (root / site / "state").rglob(f"{round}.safetensors")
+    return load_file(file)
 
 
 def changed(reply: Reply, **tensors: Any) -> Reply:

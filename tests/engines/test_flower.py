@@ -16,7 +16,7 @@ from engines.superlink import Deployment
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import ServerApp
 from laws import difference, method
-from safetensors.torch import load_file
+from loopback import private_state
 from variants import NumberSite
 
 from monai_fedskew.cli.flower import app as write_app
@@ -70,17 +70,11 @@ def _rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
 
 
-def _private(hospital: Path, site: str, round: int) -> dict[str, torch.Tensor]:
-    """Read a site's private state as it lies at the site."""
-    (file,) = (hospital / site / "state").rglob(f"{round}.safetensors")
-    return load_file(file)
-
-
 def _assert_equal(run: Path, hospitals: Path, expected: Outcome, rounds: int) -> None:
     """Server tensors, private state at the sites and every metric equal the simulator's, bit for bit."""
     assert difference(checkpoint.load(run, rounds).server, expected.last) == ""
     for site, state in expected.last_private.items():
-        assert difference(_private(hospitals, site, rounds), state) == "", site
+        assert difference(private_state(hospitals, site, rounds), state) == "", site
     scores = {(s.round, s.site, s.split, name): v for s in expected.history.scores for name, v in s.metrics.items()}
     seen = {(r["round"], r["site"], r["split"], r["metric"]): r["value"] for r in _rows(run) if "split" in r}
     assert seen == scores
@@ -160,7 +154,7 @@ def test_the_norm_of_a_site_moves_toward_its_own_data(sources: dict[str, Any], t
     distances, counts = [target.norm().item()], []
     for rounds in (1, 2, 3):  # each with a new ServerApp
         _serve(LocalGrid(nodes, _config("fedbn", Settings(rounds, choose="last"), resume=rounds > 1)))
-        private = _private(tmp_path / "hospitals", "D", rounds)
+        private = private_state(tmp_path / "hospitals", "D", rounds)
         distances.append((private["model/1.running_mean"] - target).norm().item())
         counts.append(int(private["model/1.num_batches_tracked"]))
     assert distances == sorted(distances, reverse=True)

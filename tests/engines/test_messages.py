@@ -5,8 +5,8 @@ All engines carry what `federation.wire` packs, so its arrays and its text are w
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,19 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from laws import method
+from loopback import Loopback
 from numpy.typing import NDArray
 
 from monai_fedskew.core.state import State
 from monai_fedskew.data.datasets import ConnectomeDataset
 from monai_fedskew.data.synthetic import write_synthetic_study
 from monai_fedskew.federation.client import Client
-from monai_fedskew.federation.exchange import Failure, Reply, Request
+from monai_fedskew.federation.exchange import Failure
 from monai_fedskew.federation.memory_store import MemoryStore
 from monai_fedskew.federation.resident import Resident
 from monai_fedskew.federation.rounds import Rounds
 from monai_fedskew.federation.settings import Settings
-from monai_fedskew.federation.wire import Packed, pack, unpack_reply, unpack_request
+from monai_fedskew.federation.wire import Packed
 from monai_fedskew.sites.bundle import BundleSite
 
 METHODS = ["fedbn", "fedrdn+fedbn+fedprox", "silobn", "sitenorm+fedavg", "fedrdn:clip=2,noise=0.1+fedbn"]
@@ -35,32 +36,10 @@ NEAR = 1e-4  # a copy that was rounded or cast is a copy
 
 
 @dataclass
-class Tapped:
-    """The transport of two sites that writes down every message; only what was packed goes on."""
-
-    residents: dict[str, Resident]
-    sent: list[tuple[str, str, Packed]] = field(default_factory=list)  # direction, task, message
-
-    def present(self) -> frozenset[str]:
-        """All of them."""
-        return frozenset(self.residents)
-
-    def ask(self, requests: Mapping[str, Request]) -> dict[str, Reply | Failure]:
-        """Pack, note, unpack; both ways."""
-        return {name: self._ask(name, request) for name, request in requests.items()}
-
-    def _ask(self, name: str, request: Request) -> Reply:
-        there = pack(request)
-        back = pack(self.residents[name].answer(unpack_request(there)))
-        self.sent += [("to the site", request.task, there), ("to the server", request.task, back)]
-        return unpack_reply(back)
-
-
-@dataclass
 class Log:
     """A run's messages, and the private states its sites had."""
 
-    sent: list[tuple[str, str, Packed]]
+    sent: list[tuple[str, str, Packed]]  # direction, task, message
     private: dict[str, list[State]]
 
 
@@ -93,14 +72,15 @@ def messages(records: Path, tiny_bundle: Path, tmp_path_factory: pytest.TempPath
         settings, store, out = Settings(rounds=2), Keeping(), tmp_path_factory.mktemp("out")
         sources = {site: BundleSite(tiny_bundle, site, records / site) for site in SITES}
         residents = {s: Resident(method(text), source, settings, store, output=out) for s, source in sources.items()}
-        tapped = Tapped(residents)
-        rounds = Rounds(method(text), settings, tapped, study="trial")
+        transport = Loopback(residents)
+        rounds = Rounds(method(text), settings, transport, study="trial")
         rounds.start()
         for _ in range(settings.rounds):
             rounds.do_round()
         results = rounds.finish(rounds.conclude())
+        assert {event.kind for event in rounds.history.history.events} == {"trained"}
         assert not [result for result in results.values() if isinstance(result, Failure)]
-        return Log(tapped.sent, store.all)
+        return Log(transport.packed, store.all)
 
     return run
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from laws import difference, method
-from loopback import changed, loopback
+from loopback import changed, loopback, private_state
 from safetensors import safe_open
-from safetensors.torch import load_file
 
 from monai_fedskew.cli.execute import RunSpec, execute
 from monai_fedskew.core.messages import Survey, Update
@@ -36,11 +35,6 @@ def _run(how: str, settings: Settings, transport: Any, folder: Path, *, resume: 
     return run_study(method(how), settings, transport, study="s", run=folder / "run", engine="loopback", resume=resume)
 
 
-def _private(folder: Path, site: str, round: int) -> dict[str, torch.Tensor]:
-    (path,) = (folder / site / "state").rglob(f"{round}.safetensors")
-    return load_file(path)
-
-
 @pytest.mark.parametrize("how", ["fedavg", "fedbn", COMPOSED])
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "rebuilt"])
 def test_a_study_equals_the_simulator(
@@ -54,7 +48,7 @@ def test_a_study_equals_the_simulator(
     one, two = checkpoint.load(tmp_path / "run", 3), checkpoint.load(tmp_path / "simulated", 3)
     assert difference(one.server, two.server) == ""
     for site in sources:
-        assert difference(_private(tmp_path, site, 3), two.private[site]) == ""
+        assert difference(private_state(tmp_path, site, 3), two.private[site]) == ""
     assert (tmp_path / "run" / "history.jsonl").read_text() == (tmp_path / "simulated" / "history.jsonl").read_text()
     for key in ("sites", "mean", "worst", "chosen_round", "shared_keys", "private_keys", "shared_bytes"):
         assert got[key] == expected[key], key
@@ -82,7 +76,7 @@ def test_a_lost_reply_costs_one_round_at_that_site_only(sources: dict[str, Any],
 
     _run("fedbn", settings, loopback(method("fedbn"), settings, sources, tmp_path, spoil=lose), tmp_path)
     assert (2, "C", "failed") in _events(tmp_path / "run", "failed")
-    steps = [int(_private(tmp_path, site, 3)["model/1.num_batches_tracked"]) for site in "ABC"]
+    steps = [int(private_state(tmp_path, site, 3)["model/1.num_batches_tracked"]) for site in "ABC"]
     assert steps == [12, 12, 8]  # 4 steps a round
 
 
@@ -150,7 +144,7 @@ def test_a_site_that_is_away_is_named_and_comes_back(sources: dict[str, Any], tm
     summary = _run("fedbn", settings, transport, tmp_path)
     assert _events(tmp_path / "run", "missing") == [(2, "D", "missing")]
     assert [failure["kind"] for failure in summary["failures"]] == ["missing"]
-    assert int(_private(tmp_path, "D", 3)["model/1.num_batches_tracked"]) == 8
+    assert int(private_state(tmp_path, "D", 3)["model/1.num_batches_tracked"]) == 8
 
 
 def test_a_late_hospital_is_surveyed_before_its_first_round(sources: dict[str, Any], tmp_path: Path) -> None:
@@ -162,7 +156,7 @@ def test_a_late_hospital_is_surveyed_before_its_first_round(sources: dict[str, A
     assert _events(run, "joined") == [(3, "D", "joined")]
     assert [round for round, site, _ in _events(run, "trained") if site == "D"] == [3, 4]
     assert sorted(json.loads((run / "run.json").read_text())["sites"]) == ["A", "B", "C", "D"]
-    assert int(_private(tmp_path, "D", 4)["model/1.num_batches_tracked"]) == 8
+    assert int(private_state(tmp_path, "D", 4)["model/1.num_batches_tracked"]) == 8
     assert checkpoint.load(run, 4).since == {"A": 4, "B": 4, "C": 4, "D": 4}
 
 
@@ -196,7 +190,7 @@ def test_too_few_sites_stop_and_the_next_call_goes_on(sources: dict[str, Any], t
     straight = simulate(method(COMPOSED), sources, settings)
     assert difference(checkpoint.load(tmp_path / "run", 4).server, straight.last) == ""
     for site in sources:
-        assert difference(_private(tmp_path, site, 4), straight.last_private[site]) == ""
+        assert difference(private_state(tmp_path, site, 4), straight.last_private[site]) == ""
     assert summary["chosen_round"] == straight.round
 
 
