@@ -1,6 +1,7 @@
 """Files written wholly or not at all: beside their place first, then put there by one rename."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["flush", "write_whole"]
@@ -9,8 +10,13 @@ __all__ = ["flush", "write_whole"]
 def write_whole(path: Path, text: str) -> None:
     """Write a text file in UTF-8 so that a reader sees the old content or the new, never half of it."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def flush(path: Path) -> None:

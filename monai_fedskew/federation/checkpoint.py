@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from monai_fedskew.core.private import require_folder_name
 from monai_fedskew.core.state import State
 from monai_fedskew.core.whole_file import flush
 from monai_fedskew.errors import DataError
@@ -62,7 +63,7 @@ def commit(
     since: Mapping[str, int],
     run_id: str,
 ) -> None:
-    """Write the state after a round; keep the last two rounds and the best.
+    """Write the state after a round; keep the last two rounds, and the best as each of these two knew it.
 
     Args:
         run: the RUN folder.
@@ -99,8 +100,9 @@ def commit(
         shutil.rmtree(target)
     temporary.rename(target)
     flush(rounds)
-    keep = {best[0]} if best else set()
-    for old in _numbers(rounds)[:-_KEPT]:
+    numbers = _numbers(rounds)
+    keep = {_best(rounds / str(kept)) for kept in numbers[-_KEPT:]}  # who goes back a round needs that round's best
+    for old in numbers[:-_KEPT]:
         if old not in keep:
             shutil.rmtree(rounds / str(old))
 
@@ -118,15 +120,22 @@ def load(run: Path, round: int) -> Checkpoint:
         DataError: a file of it is missing or damaged.
     """
     folder = run / "rounds" / str(round)
+    if not folder.exists():
+        raise DataError(f"checkpoint {folder}: is not there; put it back, or start anew in another folder")
     try:
         about = json.loads((folder / "round.json").read_text())
         server: dict[str, Tensor] = load_file(folder / "server.safetensors")
         private = {site: load_file(folder / "sites" / f"{site}.safetensors") for site in about["private"]}
-        best = tuple(about["best"]) if about["best"] else None
+        best = (int(about["best"][0]), float(about["best"][1])) if about["best"] else None
         rows, sites, parameters = int(about["history_rows"]), tuple(about["sites"]), tuple(about["parameters"])
-        since, run_id = {str(site): int(at) for site, at in about["since"].items()}, str(about["run"])
+        since, run_id = (
+            {str(site): int(at) for site, at in about["since"].items()},
+            require_folder_name("run", about["run"]),
+        )
         if about["round"] != round or rows < 0 or not all("/" in key for key in server):
             raise ValueError(f"round {about['round']}, {rows} rows of history")
+        if not sites or sites != tuple(sorted(since)):
+            raise ValueError(f"sites {about['sites']}, but private state of {', '.join(sorted(since)) or 'none'}")
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, SafetensorError) as error:
         raise DataError(
             f"checkpoint {folder}: cannot be read ({error}); delete this folder to go back a round"
@@ -141,6 +150,13 @@ def _save_private(folder: Path, private: Mapping[str, State], changed: set[str],
             os.link(before / name, folder / name)
         else:
             save_file(dict(state), folder / name)
+
+
+def _best(folder: Path) -> int | None:
+    try:
+        return int(json.loads((folder / "round.json").read_text())["best"][0])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):  # none yet, or damaged: told when it is loaded
+        return None
 
 
 def _numbers(rounds: Path) -> list[int]:

@@ -32,8 +32,17 @@ class HistoryFile:
         return History.of(self._entries)
 
     def start(self) -> None:
-        """Begin an empty file, also over rows of a run that died before its first checkpoint."""
+        """Begin an empty file, also over rows of a run that died before its first checkpoint.
+
+        Raises:
+            DataError: it tells of rounds whose checkpoints must have been there.
+        """
         if self.path is not None:
+            if (told := _last_round(self.path)) > 1:
+                raise DataError(
+                    f"{self.path}: tells of {told} rounds, but there is no checkpoint beside it; put the folder rounds "
+                    "back, or start anew in another folder"
+                )
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text("")
 
@@ -70,6 +79,13 @@ def history_rows(entry: Entry) -> Iterator[dict[str, Any]]:
     for metric, value in entry.metrics.items():
         common = {"round": entry.round, "site": entry.site, "split": entry.split}
         yield {**common, "metric": metric, "value": value, "samples": entry.samples}
+
+
+def _last_round(path: Path) -> int:
+    try:
+        return max((int(json.loads(line)["round"]) for line in path.read_text().splitlines()), default=0)
+    except (OSError, ValueError, KeyError, TypeError):  # absent, or nothing that could be gone on from
+        return 0
 
 
 def _entries(rows: list[dict[str, Any]]) -> Iterator[Entry]:

@@ -26,7 +26,7 @@ def open_run(run: Path, about: Mapping[str, Any], *, resume: bool, force: bool) 
         force: replace an existing run.
 
     Raises:
-        ConfigError: the folder exists and neither is asked for, or it holds another run.
+        ConfigError: the folder exists and neither is asked for, it holds another run, or another process writes to it.
     """
     record = run / "run.json"
     if run.exists() and not run.is_dir():
@@ -35,15 +35,17 @@ def open_run(run: Path, about: Mapping[str, Any], *, resume: bool, force: bool) 
         raise ConfigError("--resume goes on with a run and --force replaces it; give one of them")
     if resume and record.is_file():
         require_same_run(run, about)
-        (run / "summary.json").unlink(missing_ok=True)
-        write_json(record, about)
+        with locked(run):  # a call that is refused must not touch what another process writes
+            (run / "summary.json").unlink(missing_ok=True)
+            write_json(record, about)
         return
     if run.exists() and any(run.iterdir()):
         if not force:
             raise ConfigError(f"--out {run} exists; choose another folder, --resume it or replace it with --force")
         if not record.is_file():
             raise ConfigError(f"--force: {run} is no RUN folder (no run.json); it is left alone")
-        shutil.rmtree(run)
+        with locked(run):
+            shutil.rmtree(run)
     run.mkdir(parents=True, exist_ok=True)
     write_json(record, about)
 
@@ -101,10 +103,10 @@ def runs_folder(path: Path) -> Path:
 def is_finished(run: Path, rounds: int) -> bool:
     """Whether ``run`` holds a summary of exactly so many rounds."""
     try:
-        json.loads((run / "summary.json").read_text())
-    except (FileNotFoundError, ValueError):  # never written, or damaged: scoring again mends it
+        summary = json.loads((run / "summary.json").read_text())
+    except (FileNotFoundError, ValueError, RecursionError):  # never written, or damaged: scoring again mends it
         return False
-    return bool(_read(run)["settings"]["rounds"] == rounds)
+    return isinstance(summary, dict) and bool(_read(run)["settings"]["rounds"] == rounds)
 
 
 def _read(run: Path) -> dict[str, Any]:
@@ -112,7 +114,9 @@ def _read(run: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads(path.read_text())
         _identity(about)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not isinstance(rounds := about["settings"]["rounds"], int):
+            raise TypeError(f"settings.rounds={rounds!r}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({error}); start anew in another folder or with --force") from error
     return about
 
@@ -123,7 +127,7 @@ def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
     sites = {  # an engine's sites keep theirs, and may join late
         f"manifest of site {name}": site["manifest_sha256"]
         for name, site in about["sites"].items()
-        if "manifest_sha256" in site
+        if site.keys() & {"manifest_sha256"}
     }
     plain = {key: about[key] for key in ("method", "overrides")}
     return {**plain, **settings, **sites, "bundle configuration": about["bundle"]["sha256"]}

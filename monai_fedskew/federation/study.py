@@ -115,7 +115,7 @@ class _Study:
         write_json(self.folder / "run.json", self.about)
 
     def _kept(self) -> list[str]:
-        return sorted({key for site in self.about["sites"].values() for key in site["private_keys"]})
+        return sorted({key for site in self.about["sites"].values() for key in site.get("private_keys", ())})
 
     def _save_model(self, outcome: Finished) -> None:
         about = {

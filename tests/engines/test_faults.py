@@ -113,11 +113,13 @@ def test_best_is_the_round_with_the_highest_mean_score(sources: dict[str, Any], 
 
 
 def test_checkpoints_keep_two_rounds_and_the_best(sources: dict[str, Any], tmp_path: Path) -> None:
-    """Disk use does not grow with rounds."""
+    """Disk use does not grow with rounds; the round before the last still has its own best, to go back to."""
     outcome = simulate(method("fedavg"), sources, Settings(rounds=7, choose="best"), run=tmp_path)
     kept = {int(path.name) for path in (tmp_path / "rounds").iterdir()}
     assert {6, 7} <= kept
-    assert kept <= {6, 7, outcome.round}
+    before = checkpoint.load(tmp_path, 6).best
+    assert before is not None
+    assert kept == {6, 7, outcome.round, before[0]}
 
 
 def test_an_unsampled_sites_state_is_a_hard_link(sources: dict[str, Any], tmp_path: Path) -> None:
