@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from monai_fedskew.engines.simulator import simulate
     from monai_fedskew.errors import FedSkewError
     from monai_fedskew.federation.client import Client
+    from monai_fedskew.federation.exchange import Transport
     from monai_fedskew.federation.server import Server
     from monai_fedskew.federation.settings import Settings
+    from monai_fedskew.federation.study import run_study
     from monai_fedskew.methods import METHODS, parse_method
     from monai_fedskew.sites.bundle import BundleSite
     from monai_fedskew.sites.site import Site
@@ -29,8 +31,10 @@ __all__ = [
     "Server",
     "Settings",
     "Site",
+    "Transport",
     "compose",
     "parse_method",
+    "run_study",
     "simulate",
 ]
 
@@ -45,8 +49,10 @@ _HOME = {
     "Server": "federation.server",
     "Settings": "federation.settings",
     "Site": "sites.site",
+    "Transport": "federation.exchange",
     "compose": "core.method",
     "parse_method": "methods",
+    "run_study": "federation.study",
     "simulate": "engines.simulator",
 }
 
