@@ -4,14 +4,20 @@ import click
 
 __all__ = ["privacy"]
 
-_COUNT = click.IntRange(1)
+_COUNT = click.IntRange(1, 10**12)
 _DELTAS = (1e-3, 1e-4, 1e-5, 1e-6)
 _SUBJECTS = (20, 50, 100, 200, 500, 1000)
 
 
 @click.command()
 @click.option("--noise", type=float, required=True, help="As in fedrdn:clip=...,noise=NOISE.")
-@click.option("--clip", type=float, default=1.0, show_default=True, help="As in fedrdn:clip=CLIP; the inputs' unit.")
+@click.option(
+    "--clip",
+    type=click.FloatRange(1e-30, 1e30),
+    default=1.0,
+    show_default=True,
+    help="As in fedrdn:clip=CLIP; the inputs' unit.",
+)
 @click.option("--delta", type=float, multiple=True, help="Chance that the bound fails; may be repeated.")
 @click.option("--releases", type=_COUNT, default=1, show_default=True, help="Runs that draw from the same subjects.")
 @click.option(

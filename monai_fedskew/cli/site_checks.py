@@ -76,10 +76,12 @@ def _names(file: SiteFile) -> Iterator[Line]:
 
 def _bundle(file: SiteFile, method: str, settings: Settings) -> Iterator[Line]:
     from monai_fedskew.engines.simulator import check_run
+    from monai_fedskew.federation.study import require_federated
     from monai_fedskew.methods import parse_method
 
     try:
-        check_run(parse_method(method), {file.site: file.source(settings.seed)}, settings)
+        require_federated(parsed := parse_method(method))
+        check_run(parsed, {file.site: file.source(settings.seed)}, settings)
     except FedSkewError as error:
         yield False, f"bundle: {error}"
         return

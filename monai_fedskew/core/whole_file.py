@@ -13,10 +13,9 @@ def write_whole(path: Path, text: str) -> None:
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
-    except OSError:
+    finally:
         with suppress(OSError):
-            partial.unlink()
-        raise
+            partial.unlink()  # there only if something failed
 
 
 def flush(path: Path) -> None:

@@ -85,11 +85,7 @@ def read_site_file(path: Path, site: str | None = None) -> SiteFile:
     folder = path.absolute().parent
     bundle = content["bundle"]
     found = {key: Path(os.path.normpath(folder / content.get(key, _DEFAULTS.get(key, "")))) for key in _PATHS[1:]}
-    if not found["data"].is_dir():
-        raise DataError(f"{path}: data {found['data']} is no folder; name the folder of the site's prepared data")
-    for key in ("state", "output"):
-        if found[key].exists() and not found[key].is_dir():
-            raise ConfigError(f"{path}: {key} {found[key]} is a file; name a folder")
+    _require_folders(path, found)
     return SiteFile(
         site=site,
         bundle=find_bundle(bundle if bundle in list_bundles() else os.path.normpath(folder / bundle)),
@@ -104,16 +100,25 @@ def write_site_file(path: Path, site_file: SiteFile) -> None:
     """Write a hospital's file, whole or not at all; what lies beside it or below is named relative to it.
 
     Raises:
-        ConfigError: the overrides hold what JSON cannot.
+        ConfigError: the file is a folder, state or output is a file, or the overrides hold what JSON cannot.
+        DataError: the folder of data is not there.
     """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name a file in it, for example {path / 'fedskew.json'}")
+    _require_folders(path, {key: getattr(site_file, key) for key in _PATHS[1:]})
     folder = path.absolute().parent
     shipped = {bundle: name for name, bundle in list_bundles().items()}
     content: dict[str, Any] = {"site": site_file.site}
     for key in _PATHS:
         held: Path = getattr(site_file, key)
         target = held.absolute()
-        inside = target.is_relative_to(folder)
-        content[key] = shipped.get(held) or (target.relative_to(folder).as_posix() if inside else str(target))
+        content[key] = target.relative_to(folder).as_posix() if target.is_relative_to(folder) else str(target)
+    if site_file.bundle in shipped:
+        content["bundle"] = shipped[site_file.bundle]
+    elif (
+        content["bundle"] in list_bundles()
+    ):  # the hospital's own, beside the file; the name alone means the shipped one
+        content["bundle"] = f"./{content['bundle']}"
     content["overrides"] = dict(site_file.overrides)
     try:
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
@@ -125,10 +130,10 @@ def write_site_file(path: Path, site_file: SiteFile) -> None:
 
 def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise DataError(f"{path.absolute()} does not exist; {_HINT}")
+        raise DataError(f"{path.absolute()} {'is a folder' if path.is_dir() else 'does not exist'}; {_HINT}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({error}); correct it, or {_HINT}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: holds a {type(content).__name__}, not an object with {', '.join(_NEEDED)}; {_HINT}")
@@ -148,5 +153,13 @@ def _check(path: Path, content: Mapping[str, Any]) -> None:
         if key == "overrides":
             if not isinstance(value, dict):
                 raise ConfigError(f"{path}: overrides={value!r} must be an object of configuration id to value")
-        elif not isinstance(value, str) or not value:
+        elif not isinstance(value, str) or not value or "\0" in value:
             raise ConfigError(f"{path}: {key}={value!r} must be text")
+
+
+def _require_folders(path: Path, found: Mapping[str, Path]) -> None:
+    if not found["data"].is_dir():
+        raise DataError(f"{path}: data {found['data']} is no folder; name the folder of the site's prepared data")
+    for key in ("state", "output"):
+        if found[key].exists() and not found[key].is_dir():
+            raise ConfigError(f"{path}: {key} {found[key]} is a file; name a folder")

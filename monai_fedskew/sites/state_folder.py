@@ -68,19 +68,19 @@ def round_file(folder: Path, round: int) -> Path:
 
 def rounds_in(folder: Path) -> tuple[int, ...]:
     """Return the rounds a run's folder holds, ascending; none if it does not exist."""
-    names = [path.stem for path in folder.glob(f"*{_SUFFIX}")]
+    names = [path.stem for path in folder.glob(f"*{_SUFFIX}") if path.is_file()]
     return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
 
 
 def list_held(root: Path) -> list[Held]:
-    """Return all private state below a folder, by study, site, run and network.
+    """Return all private state below a folder, by study, site, run and network; folders of other things are left out.
 
     Raises:
         DataError: there is no such folder.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; private state is written there in the first round of a study")
-    found = [_held(folder) for folder in root.glob("*/*/*/*") if folder.is_dir()]
+    found = [_held(folder) for folder in root.glob("*/*/*/*") if _is_state(folder)]
     return sorted(found, key=lambda held: (held.study, held.site, held.run, held.network))
 
 
@@ -140,6 +140,12 @@ def make_private(root: Path, folder: Path) -> None:
 def open_private(path: str, flags: int) -> int:
     """Open a file so that only its owner can read it; an ``opener`` for ``open``."""
     return os.open(path, flags, 0o600)
+
+
+def _is_state(folder: Path) -> bool:
+    """Whether a run wrote here: else ``drop`` would delete whatever lies four folders deep."""
+    is_ours = (folder / _LOCK).is_file() or bool(rounds_in(folder))
+    return folder.is_dir() and not folder.is_symlink() and is_ours
 
 
 def _take_free(held: Held) -> int:

@@ -131,11 +131,13 @@ def read_about(folder: Path) -> dict[str, Any]:
     """
     path = folder / _ABOUT
     try:
-        content = dict(json.loads(path.read_text()))
-        dict(content["entries"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = json.loads(path.read_text())
+        for key, kind in (("network", str), ("entries", dict), ("versions", dict)):
+            if not isinstance(content[key], kind):
+                raise TypeError(f"{key}={content[key]!r:.60}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({error}); delete it, the next round writes it anew") from error
-    return content
+    return dict(content)
 
 
 def _free(locks: dict[Path, int]) -> None:

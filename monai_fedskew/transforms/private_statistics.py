@@ -16,6 +16,7 @@ __all__ = ["GaussianRelease", "privacy_cost"]
 
 # Orders of the Renyi accountant: fine where a usual epsilon has its best order, and far enough for a small one.
 _ORDERS = [1 + k / 50 for k in range(1, 500)] + [float(order) for order in (*range(11, 256), 512, 1024, 4096, 16384)]
+_LEAST = 1e-6
 _DROWNED = 0.5  # noise of a number over the bound on its values, above which a table is worth little
 
 
@@ -120,6 +121,8 @@ def privacy_cost(noise: float, delta: float, releases: int = 1) -> float:
     4.73
     """
     _require_positive("privacy cost: noise", noise)
+    if not _LEAST <= noise <= 1 / _LEAST:  # beyond it the accountant divides by zero or overflows
+        raise ConfigError(f"privacy cost: noise={noise!r} must lie between {_LEAST:g} and {1 / _LEAST:g}")
     if not 0 < delta < 1:
         raise ConfigError(f"privacy cost: delta={delta!r} must lie between 0 and 1")
     if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:

@@ -102,6 +102,12 @@ def test_check_names_what_must_be_mended(file: Path, capsys: pytest.CaptureFixtu
     assert text.endswith("3 to mend\n")
 
 
+def test_check_refuses_what_no_engine_runs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The baselines have no messages."""
+    code, text = _fails(capsys, ["site", "check", str(file), "--method", "pooled"])
+    assert (code, "PROBLEM  bundle: method pooled: a baseline without messages" in text) == (1, True)
+
+
 def test_check_notices_settings_that_would_be_left_out(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The bundle holds settings for A, but the engine knows the site as kit-1."""
     (file.parent / "bundle" / "configs" / "site_a.yaml").write_text("lr: 0.5\n")

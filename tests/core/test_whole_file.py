@@ -23,3 +23,7 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
     with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
         write_whole(path, "new\udc80")
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path, "new")
+    assert not tmp_path.with_name(f"{tmp_path.name}.partial").exists()

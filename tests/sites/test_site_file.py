@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def test_nothing_in_the_file_is_evaluated(file: Path, value: Any) -> None:
         ),
         ({"bundle": 3}, ConfigError, "bundle=3 must be text"),
         ({"data": ""}, ConfigError, "data='' must be text"),
+        ({"state": "a\0b"}, ConfigError, r"state='a.x00b' must be text"),
         ({"overrides": ["lr"]}, ConfigError, r"overrides=\['lr'\] must be an object"),
         ({"state": "fedskew.json"}, ConfigError, "state .*fedskew.json is a file; name a folder"),
     ],
@@ -100,6 +102,11 @@ def test_a_file_that_is_absent_or_no_json_is_refused(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(DataError, match="cannot be read as JSON"):
         read_site_file(path, "A")
+    path.write_text("[" * 100_000)
+    with pytest.raises(DataError, match="cannot be read as JSON"):
+        read_site_file(path, "A")
+    with pytest.raises(DataError, match="is a folder; `fedskew site init` writes one"):
+        read_site_file(tmp_path, "A")
     path.write_text("[]")
     with pytest.raises(ConfigError, match="holds a list, not an object with bundle, data"):
         read_site_file(path, "A")
@@ -124,3 +131,27 @@ def test_what_is_written_reads_the_same(file: Path, study: Path, tmp_path: Path)
     with pytest.raises(ConfigError, match="overrides must be plain values"):
         write_site_file(file, SiteFile("A", study, study, study, study, {"lr": {1}}))
     assert read_site_file(file, "A") == held
+
+
+def test_a_bundle_of_ones_own_is_not_taken_for_a_shipped_one_of_its_name(file: Path, tmp_path: Path) -> None:
+    """It lies beside the file and is called abide_connectome: the bare name would mean the shipped bundle."""
+    own = tmp_path / "abide_connectome"
+    shutil.move(tmp_path / "bundle", own)
+    held = SiteFile("A", own, tmp_path / "prepared" / "A", tmp_path / "state", tmp_path / "results")
+    write_site_file(file, held)
+    assert json.loads(file.read_text())["bundle"] == "./abide_connectome"
+    assert read_site_file(file, "A").bundle == own
+
+
+def test_what_could_not_be_read_back_is_not_written(file: Path, study: Path, tmp_path: Path) -> None:
+    """A folder in the file's place, a file where state belongs, data that are not there; nothing is left behind."""
+    good = SiteFile("A", find_bundle("abide_connectome"), study / "A", tmp_path / "s", tmp_path / "r")
+    before = file.read_text()
+    with pytest.raises(ConfigError, match="is a folder; name a file in it"):
+        write_site_file(tmp_path, good)
+    with pytest.raises(ConfigError, match="state .* is a file; name a folder"):
+        write_site_file(file, replace(good, state=file))
+    with pytest.raises(DataError, match="data .* is no folder"):
+        write_site_file(file, replace(good, data=tmp_path / "nowhere"))
+    assert file.read_text() == before
+    assert not list(tmp_path.parent.glob("*.partial"))

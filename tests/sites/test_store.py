@@ -1,10 +1,12 @@
 """Private state on disk: whole or absent, found again anywhere, and never another network's."""
 
+import json
 import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -239,5 +241,33 @@ def test_what_is_held_is_listed_and_dropped(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["early"]
     drop(tmp_path, early)
     assert list_held(tmp_path) == []
+    (tmp_path / "somebodys" / "own" / "photos" / "2020").mkdir(parents=True)  # --state names the wrong folder
+    assert list_held(tmp_path) == []
     with pytest.raises(DataError, match="no such folder"):
         list_held(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "change", [{"versions": None}, {"versions": [1]}, {"entries": [["a", "b"]]}, {"network": 3}, "[" * 100_000]
+)
+def test_an_about_that_was_edited_is_named(change: Any, tmp_path: Path) -> None:
+    """Before anything of it is used."""
+    store = SiteStore(tmp_path)
+    store.write(KEY, 1, _state(), keep=())
+    path = tmp_path / FOLDER / "about.json"
+    path.write_text(change if isinstance(change, str) else json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(DataError, match="about.json: cannot be read"):
+        read_about(path.parent)
+
+
+def test_a_round_that_is_a_folder_or_a_dead_link_is_not_there(tmp_path: Path) -> None:
+    """The others are listed and can be dropped."""
+    store = SiteStore(tmp_path)
+    store.write(KEY, 1, _state(), keep=())
+    store.close()
+    (tmp_path / FOLDER / "2.safetensors").mkdir()
+    (tmp_path / FOLDER / "3.safetensors").symlink_to(tmp_path / "nowhere")
+    (held,) = list_held(tmp_path)
+    assert held.rounds == (1,)
+    drop(tmp_path, held)
+    assert list(tmp_path.iterdir()) == []
