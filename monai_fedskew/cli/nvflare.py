@@ -10,8 +10,6 @@ from monai_fedskew.cli import options
 __all__ = ["nvflare"]
 
 _FOLDER = click.Path(path_type=Path)
-_method = click.option("--method", required=True, help="For example fedrdn+fedbn; see `fedskew methods`.")
-_seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed; also picks the subject fold.")
 _task_timeout = click.option(
     "--task-timeout",
     type=click.IntRange(0),
@@ -35,44 +33,31 @@ def nvflare() -> None:
 
 @nvflare.command()
 @click.option("--study", required=True, help="Name of the study; a job of the same name goes on with it.")
-@_method
-@_seed
-@options.run_options
+@options.method
+@options.seed
+@options.settings_options
 @_task_timeout
 @click.option("--resume", is_flag=True, help="Go on after the last committed round of this study.")
 @options.force
 @options.out
-def job(
-    study: str,
-    method: str,
-    seed: int,
-    overrides: tuple[str, ...],
-    task_timeout: int,
-    resume: bool,
-    force: bool,
-    out: Path,
-    **given: Any,
-) -> None:
+def job(study: str, method: str, task_timeout: int, resume: bool, force: bool, out: Path, **given: Any) -> None:
     """Write the job folder --out: two configurations and no code.
 
     FLARE starts the job when --min-sites are connected, with all that are. What only a hospital may say (data, bundle,
-    overrides) is in its own local/fedskew.json, so --set is not taken here.
+    overrides) is in its own local/fedskew.json and never in a job.
     """
-    from monai_fedskew.cli.nvflare_job import settings_of, write_job
-    from monai_fedskew.errors import ConfigError
+    from monai_fedskew.cli.nvflare_job import write_job
 
-    if overrides:
-        raise ConfigError("--set: a hospital's own fedskew.json holds its overrides; nothing of the kind is sent to it")
-    write_job(study, method, settings_of(seed, given), task_timeout=task_timeout, resume=resume, out=out, force=force)
+    write_job(study, method, options.settings_of(given), task_timeout=task_timeout, resume=resume, out=out, force=force)
     click.echo(f"job: {out}\nAt each hospital: fedskew nvflare preflight KIT --job {out}")
 
 
 @nvflare.command()
 @click.argument("bundle")
 @options.data
-@_method
+@options.method
 @click.option("--site", "sites", multiple=True, help="Only these sites. Repeatable. [all prepared ones]")
-@_seed
+@options.seed
 @options.run_options
 @_task_timeout
 @options.force
@@ -82,7 +67,6 @@ def simulate(
     data: Path,
     method: str,
     sites: tuple[str, ...],
-    seed: int,
     overrides: tuple[str, ...],
     task_timeout: int,
     force: bool,
@@ -94,13 +78,12 @@ def simulate(
     The study is named after the folder. FLARE's own workspace and logs are kept in OUT/flare.
     """
     from monai_fedskew.cli.execute import RunSpec, plan, verify_sites
-    from monai_fedskew.cli.nvflare_job import settings_of
     from monai_fedskew.cli.nvflare_simulate import run_simulator
     from monai_fedskew.cli.study import parse_overrides
     from monai_fedskew.reports import render_table
     from monai_fedskew.sites.locate import find_bundle
 
-    settings = settings_of(seed, given)
+    settings = options.settings_of(given)
     planned = plan(RunSpec(find_bundle(bundle), data, method, settings, out, sites, parse_overrides(overrides)))
     verify_sites(data, sites)
     run_simulator(method, settings, planned.sites, out=out.absolute(), task_timeout=task_timeout, force=force)

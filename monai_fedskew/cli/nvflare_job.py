@@ -11,7 +11,7 @@ from typing import Any
 from monai_fedskew.errors import ConfigError, DataError
 from monai_fedskew.federation.settings import Settings
 
-__all__ = ["JobFolder", "read_job", "settings_of", "with_resume", "write_job"]
+__all__ = ["JobFolder", "read_job", "require_study", "with_resume", "write_job"]
 
 _SERVER, _SITE = "config_fed_server.json", "config_fed_client.json"
 
@@ -39,11 +39,23 @@ class JobFolder:
     has_code: bool
 
 
-def settings_of(seed: int, given: Mapping[str, Any]) -> Settings:
-    """Turn the command line's options into settings."""
-    if given["rounds"] is None:
-        raise ConfigError("--rounds is missing; give the number of communication rounds, e.g. --rounds 20")
-    return Settings(seed=seed, **{name: value for name, value in given.items() if value is not None})
+def require_study(option: str, study: str, method: str) -> None:
+    """Check what no job may be made of, before anything is written or replaced.
+
+    Args:
+        option: where the name comes from.
+        study: the name, also of a folder.
+        method: as text.
+
+    Raises:
+        ConfigError: an unknown method, one that sends no messages, or a name that cannot be a folder.
+    """
+    from monai_fedskew.core.private import require_folder_name
+    from monai_fedskew.federation.study import require_federated
+    from monai_fedskew.methods import parse_method
+
+    require_folder_name(option, study)
+    require_federated(parse_method(method))
 
 
 def write_job(
@@ -52,14 +64,12 @@ def write_job(
     """Write a job folder.
 
     Raises:
-        ConfigError: an unknown method, a study that cannot be a folder, or ``out`` exists.
+        ConfigError: see ``require_study``, or ``out`` exists.
+        DataError: ``force``, and ``out`` is no job.
     """
-    from monai_fedskew.core.private import require_folder_name
     from monai_fedskew.engines.nvflare import job
-    from monai_fedskew.methods import parse_method
 
-    require_folder_name("--study", study)
-    parse_method(method)
+    require_study("--study", study, method)
     if out.exists():
         if not force:
             raise ConfigError(f"--out {out} exists; choose another folder or replace it with --force")

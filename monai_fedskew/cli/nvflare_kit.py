@@ -1,7 +1,6 @@
 """A startup kit of FLARE as its owner sets it up: who may be built, and where things lie."""
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["Kit", "allow_list_text", "setup"]
@@ -174,11 +174,10 @@ def _write_with_backup(path: Path, content: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    if path.exists():
-        shutil.copymode(path, partial)
-    os.replace(partial, path)  # a job that starts now reads the old file or the new one
+    mode = path.stat().st_mode if path.exists() else None
+    write_whole(path, json.dumps(content, indent=2) + "\n")  # a job that starts now reads the old file or the new one
+    if mode is not None:
+        path.chmod(mode)
 
 
 def _read(path: Path) -> dict[str, Any]:

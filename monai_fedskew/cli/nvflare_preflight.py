@@ -1,19 +1,17 @@
 """What would stop a job at a kit, looked at before the job is sent."""
 
-import os
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 from monai_fedskew.cli.nvflare_job import JobFolder, read_job
 from monai_fedskew.cli.nvflare_kit import Kit
+from monai_fedskew.cli.site_checks import Line, check_site, is_writable
 from monai_fedskew.errors import FedSkewError
-from monai_fedskew.sites.site_file import SiteFile, read_site_file
+from monai_fedskew.sites.server_file import read_runs_folder
+from monai_fedskew.sites.site_file import read_site_file
 
 __all__ = ["checks"]
-
-Line = tuple[bool, str]
 
 
 def checks(kit_folder: Path, job_folder: Path) -> Iterator[Line]:
@@ -53,56 +51,22 @@ def _versions(job: JobFolder) -> Iterator[Line]:
 
 def _server(kit: Kit, job: JobFolder) -> Iterator[Line]:
     from monai_fedskew.federation import checkpoint
-    from monai_fedskew.federation.run_folder import runs_folder
-
     try:
-        runs = runs_folder(kit.file)
+        runs = read_runs_folder(kit.file)
         done = checkpoint.latest(runs / job.study)
     except FedSkewError as error:
         yield False, f"runs: {error}"
         return
-    yield _is_writable(runs), f"runs: {runs} {'can' if _is_writable(runs) else 'cannot'} be written"
+    yield is_writable(runs), f"runs: {runs} {'can' if is_writable(runs) else 'cannot'} be written"
     if done is not None:
         yield True, f"runs: study {job.study} has {done} rounds; submit the job with --resume to go on"
 
 
 def _site(kit: Kit, job: JobFolder) -> Iterator[Line]:
-    from monai_fedskew.data.integrity import verify_data
-    from monai_fedskew.data.manifest import read_manifest
-    from monai_fedskew.engines.simulator import check_run
-    from monai_fedskew.methods import parse_method
-
     try:
         file = read_site_file(kit.file, kit.name)
-        yield True, f"site file: {kit.file}"
     except FedSkewError as error:
         yield False, f"site file: {error}"
         return
-    try:
-        if (file.data / "manifest.json").is_file():
-            manifest = read_manifest(file.data)
-            verify_data(file.data, manifest)
-            yield True, f"data: {file.data}, {manifest.n_rows} samples, as they were prepared"
-        else:
-            yield os.access(file.data, os.R_OK), f"data: {file.data} has no manifest.json to be checked by"
-        # alone here: how many sites there will be is not for this site to say
-        check_run(
-            parse_method(job.method), {kit.name: file.source(job.settings.seed)}, replace(job.settings, min_sites=1)
-        )
-        yield True, f"bundle: {file.bundle.name} opens and {job.method} fits its network"
-    except FedSkewError as error:
-        yield False, f"{type(error).__name__}: {error}"
-    yield from _folders(file)
-
-
-def _folders(file: SiteFile) -> Iterator[Line]:
-    for key, folder in (("state", file.state), ("output", file.output)):
-        is_good = _is_writable(folder)
-        yield is_good, f"{key}: {folder} {'can' if is_good else 'cannot'} be written"
-
-
-def _is_writable(folder: Path) -> bool:
-    """Whether a folder, there or not yet, could be written; nothing is made."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    yield True, f"site file: {kit.file}"
+    yield from check_site(file, job.method, job.settings)

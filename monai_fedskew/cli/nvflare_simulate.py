@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from monai_fedskew.cli.nvflare_job import write_job
+from monai_fedskew.cli.nvflare_job import require_study, write_job
 from monai_fedskew.cli.progress import bar
 from monai_fedskew.errors import ConfigError, RoundError
 from monai_fedskew.federation import checkpoint
@@ -44,9 +44,10 @@ def run_simulator(
         force: replace an existing RUN folder.
 
     Raises:
-        ConfigError: ``out`` exists, or a path that FLARE cannot take.
+        ConfigError: see ``require_study``, ``out`` exists, or a path that FLARE cannot take.
         RoundError: the job did not end well; what it wrote stays beside ``out``.
     """
+    require_study("--out", out.name, method)
     work = out.with_name(f"{out.name}.flare")  # the server wants RUN for itself until the end
     _clear(out, work, force=force)
     write_job(out.name, method, settings, task_timeout=task_timeout, resume=False, out=work / "job" / out.name)

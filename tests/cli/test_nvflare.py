@@ -84,7 +84,9 @@ def test_a_job_is_two_configurations_of_plain_values(job: Path) -> None:
         (["--study", "a/b", "--method", METHOD, "--rounds", "1"], 2, "--study='a/b'"),
         (["--study", "a", "--method", "fedbm", "--rounds", "1"], 2, "did you mean fedbn"),
         (["--study", "a", "--method", METHOD], 2, "--rounds is missing"),
-        (["--study", "a", "--method", METHOD, "--rounds", "1", "--set", "lr=1"], 2, "nothing of the kind is sent"),
+        (["--study", "a", "--method", METHOD, "--rounds", "1", "--set", "lr=1"], 2, "No such option"),
+        (["--study", "a", "--method", "local", "--rounds", "1"], 2, "method local: a baseline without messages"),
+        (["--study", "a", "--method", "pooled", "--rounds", "1"], 2, "method pooled: a baseline without messages"),
     ],
 )
 def test_a_wrong_job_is_not_written(
@@ -94,6 +96,19 @@ def test_a_wrong_job_is_not_written(
     got, said = _fails(capsys, "job", *words, "--out", tmp_path / "job")
     assert (got, (tmp_path / "job").exists()) == (code, False)
     assert text in said
+
+
+def test_a_run_that_cannot_be_replaced_is_not_removed(
+    study: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A method without messages is refused before --force takes the old RUN folder away."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").touch()
+    call = ("simulate", tiny_bundle, "--data", study, "--method", "local", "--rounds", 1, "--out", run, "--force")
+    code, said = _fails(capsys, *call)
+    assert (code, "method local: a baseline without messages" in said) == (2, True)
+    assert (run / "run.json").exists()
 
 
 def test_force_replaces_jobs_only(job: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -209,6 +224,7 @@ def test_preflight_names_every_reason(
     main(["nvflare", "preflight", str(kit), "--job", str(job)])
     said = capsys.readouterr().out
     assert "NO" not in said
+    assert "ok name: A, " in said
     assert said.splitlines()[-1] == "the job would run here"
     meta = json.loads((job / "meta.json").read_text())
     meta["fedskew"]["monai_fedskew"] = "7.0.0"
@@ -221,7 +237,7 @@ def test_preflight_names_every_reason(
     assert "NO version: job made with monai-fedskew 7.0.0" in said
     (kit / "local" / "state").unlink()
     code, said = _fails(capsys, "preflight", kit, "--job", job)
-    assert "NO DataError" in said
+    assert "NO data: " in said
     assert "was changed after it was prepared" in said
 
 
@@ -243,7 +259,7 @@ def test_preflight_at_the_server(server: Path, job: Path, capsys: pytest.Capture
     code, said = _fails(capsys, "preflight", server, "--job", job)
     assert code == 1
     assert f"NO policy: Component '{CLASSES['server']}'" in said
-    assert "NO runs: the server's local/fedskew.json does not say where runs are kept" in said
+    assert f"NO runs: {server / 'local' / 'fedskew.json'}: cannot be read" in said
     _setup(server, "--runs", tmp_path / "runs", "--apply")
     (tmp_path / "runs" / "abide" / "rounds" / "2").mkdir(parents=True)
     capsys.readouterr()
