@@ -51,6 +51,7 @@ def _versions(job: JobFolder) -> Iterator[Line]:
 
 def _server(kit: Kit, job: JobFolder) -> Iterator[Line]:
     from monai_fedskew.federation import checkpoint
+
     try:
         runs = read_runs_folder(kit.file)
         done = checkpoint.latest(runs / job.study)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nvflare.apis import dxo
 from nvflare.apis.controller_spec import Task, TaskCompletionStatus
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -40,11 +40,11 @@ from monai_fedskew.federation.discretion import one_line, what_may_cross
 from monai_fedskew.federation.exchange import Failure, Reply, Request
 from monai_fedskew.federation.history import Entry
 from monai_fedskew.federation.resident import Resident, open_resident
-from monai_fedskew.federation.run_folder import runs_folder
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.federation.study import run_study
 from monai_fedskew.federation.wire import Packed, pack, unpack_reply, unpack_request
 from monai_fedskew.methods import parse_method
+from monai_fedskew.sites.server_file import read_runs_folder
 from monai_fedskew.sites.site_file import read_site_file
 
 __all__ = [
@@ -58,8 +58,10 @@ __all__ = [
     "SiteExecutor",
     "UnsafeComponentError",
     "Workspace",
+    "from_shareable",
     "job",
     "new_secure_session",
+    "to_shareable",
 ]
 
 CLASSES = {"site": f"{__name__}.SiteExecutor", "server": f"{__name__}.RoundController"}  # what a role's kit must allow
@@ -89,12 +91,12 @@ class SiteExecutor(Executor):  # type: ignore[misc]  # nvflare ships no types
         self._received = shareable
         with _kept_here():
             try:
-                request = unpack_request(_packed(shareable))
+                request = unpack_request(from_shareable(shareable))
                 if (request.task, request.study) != (task_name, self.study):
                     raise StateError(f"task {task_name} of study {self.study} holds {request.task} of {request.study}")
                 if self._resident is None:
                     self._resident = self._settle(fl_ctx)
-                return _shareable(pack(self._resident.answer(request)))
+                return to_shareable(pack(self._resident.answer(request)))
             except Exception as error:  # whatever goes wrong at a site, the others go on
                 self.log_exception(fl_ctx, f"{task_name}: {type(error).__name__}: {error}", fire_event=False)
                 return make_reply(ReturnCode.EXECUTION_EXCEPTION, {_REASON: what_may_cross(error)})
@@ -154,7 +156,7 @@ class RoundController(Controller):  # type: ignore[misc]
         result.mkdir(parents=True, exist_ok=True)
         try:
             settings = Settings(**self.settings)
-            run = runs_folder(Path(workspace.get_file_path_in_site_config(_FILE))) / self.study
+            run = read_runs_folder(Path(workspace.get_file_path_in_site_config(_FILE))) / self.study
 
             def on_round(round: int, entries: Sequence[Entry]) -> None:
                 self._progress = {"round": round, "rounds": settings.rounds}
@@ -217,7 +219,7 @@ class _Transport:
         for site, request in requests.items():
             # FLARE counts from here on, also while the site's process still loads what it needs
             more = 0 if site in control._heard or not control.task_timeout else _START_SECONDS
-            limit, data = control.task_timeout + more, _shareable(pack(request))
+            limit, data = control.task_timeout + more, to_shareable(pack(request))
             tasks[site] = Task(request.task, data, timeout=limit, result_received_cb=received)
             control.send(tasks[site], self._fl_ctx, targets=[site])
         while any(task.completion_status is None for task in tasks.values()):
@@ -238,7 +240,7 @@ class _Transport:
             told = one_line(str(result.get_header(_REASON, "")))
             return Failure(told or f"FLARE's return code {code}; the site's log says why")
         try:
-            return unpack_reply(_packed(result))
+            return unpack_reply(from_shareable(result))
         except StateError as error:
             return Failure(str(error))
 
@@ -262,6 +264,23 @@ def job(study: str, method: str, settings: Settings, *, task_timeout: int = 0, r
     return made
 
 
+def to_shareable(packed: Packed) -> Shareable:
+    """Return a message as FLARE sends it: weights, which the filters of a kit see, and beside them what they do not."""
+    meta = {"fedskew": packed.plain, "aux": dict(packed.aux)}
+    return dxo.DXO(dxo.DataKind.WEIGHTS, data=dict(packed.tensors), meta=meta).to_shareable()
+
+
+def from_shareable(shareable: Shareable) -> Packed:
+    """Return what ``to_shareable`` was given; StateError for any other message."""
+    try:
+        found = dxo.from_shareable(shareable)
+        if found.data_kind != dxo.DataKind.WEIGHTS:  # differences would be averaged as weights
+            raise ValueError(f"weights but with {found.data_kind}; let the filters of the kit turn them back")
+        return Packed(found.data, found.meta["aux"], found.meta["fedskew"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"message without {error}; use one version of monai-fedskew everywhere") from error
+
+
 @contextmanager
 def _kept_here() -> Iterator[None]:
     """Keep what this thread logs out of error_log.txt, which FLARE's kits stream to the server while a job runs."""
@@ -278,18 +297,3 @@ def _kept_here() -> Iterator[None]:
     finally:
         for handler in streamed:
             handler.removeFilter(is_elsewhere)
-
-
-def _shareable(packed: Packed) -> Shareable:
-    meta = {"fedskew": packed.plain, "aux": dict(packed.aux)}
-    return DXO(DataKind.WEIGHTS, data=dict(packed.tensors), meta=meta).to_shareable()
-
-
-def _packed(shareable: Shareable) -> Packed:
-    try:
-        dxo = from_shareable(shareable)
-        if dxo.data_kind != DataKind.WEIGHTS:  # differences would be averaged as weights
-            raise ValueError(f"weights but with {dxo.data_kind}; let the filters of the kit turn them back")
-        return Packed(dxo.data, dxo.meta["aux"], dxo.meta["fedskew"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"message without {error}; use one version of monai-fedskew everywhere") from error

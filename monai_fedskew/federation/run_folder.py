@@ -11,7 +11,7 @@ from typing import Any
 from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.errors import ConfigError, DataError
 
-__all__ = ["is_finished", "locked", "open_run", "require_same_run", "runs_folder", "write_json"]
+__all__ = ["is_finished", "locked", "open_run", "require_same_run", "write_json"]
 
 _MAY_CHANGE = ("rounds",)  # a finished run may go on for more rounds
 
@@ -83,21 +83,6 @@ def require_same_run(run: Path, about: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"--resume {run}: {key} was {before.get(key)!r}, now it is {now.get(key)!r}; resume with the same"
             )
-
-
-def runs_folder(path: Path) -> Path:
-    """Return the folder of all runs that the server's own fedskew.json names.
-
-    Raises:
-        ConfigError: it names none.
-    """
-    try:
-        return Path(path.parent, json.loads(path.read_text())["runs"]).resolve()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"the server's local/{path.name} does not say where runs are kept ({type(error).__name__}); "
-            "`fedskew nvflare site-setup KIT --runs DIR --apply` writes it"
-        ) from error
 
 
 def is_finished(run: Path, rounds: int) -> bool:

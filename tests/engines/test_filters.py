@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 pytest.importorskip("nvflare")
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
 from nvflare.app_common.filters.convert_weights import ConvertWeights
 from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
-from monai_fedskew.engines.nvflare import SiteExecutor, _packed, _shareable
+from monai_fedskew.engines.nvflare import SiteExecutor, from_shareable, to_shareable
 from monai_fedskew.errors import StateError
 from monai_fedskew.federation.wire import Packed
 
@@ -24,13 +25,14 @@ BASE = {"w": np.full((4, 5), 2.0, np.float32), "b": np.full(3, -1.0, np.float32)
 def filtered(*filters: Any) -> dict[str, Any]:
     """What leaves a site that received BASE and trained every number up by 0.02, after the kit's filters."""
     executor, fl_ctx = SiteExecutor("fedbn", "s", {}), FLContext()
-    executor._received = _shareable(Packed(BASE, {}, "{}"))
+    # no request, so the answer is an error; the weights in it are what the filters are to take differences to
+    executor.execute("fit", to_shareable(Packed(BASE, {}, "{}")), fl_ctx, Signal())
     fl_ctx.set_prop(FLContextKey.TASK_DATA, None, private=True, sticky=False)  # as FLARE's client leaves it
     executor.handle_event(EventType.BEFORE_TASK_RESULT_FILTER, fl_ctx)
-    sent = _shareable(Packed({key: value + np.float32(0.02) for key, value in BASE.items()}, {}, "{}"))
+    sent = to_shareable(Packed({key: value + np.float32(0.02) for key, value in BASE.items()}, {}, "{}"))
     for step in (ConvertWeights("weights_to_diff"), *filters, ConvertWeights("diff_to_weights")):
         sent = step.process(sent, fl_ctx)
-    return dict(_packed(sent).tensors)
+    return dict(from_shareable(sent).tensors)
 
 
 def test_a_clipping_filter_clips_the_step_and_not_the_weights() -> None:
@@ -65,7 +67,6 @@ def test_the_noise_of_a_filter_does_not_follow_from_the_seed_of_the_run() -> Non
 def test_differences_that_were_not_turned_back_are_refused() -> None:
     """They would be averaged as weights."""
     message = DXO(DataKind.WEIGHT_DIFF, BASE, {"aux": {}, "fedskew": "{}"}).to_shareable()
-    assert from_shareable(message).data_kind == DataKind.WEIGHT_DIFF
 
     with pytest.raises(StateError, match="weights but with .*WEIGHT_DIFF; let the filters of the kit turn them back"):
-        _packed(message)
+        from_shareable(message)

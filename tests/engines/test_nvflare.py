@@ -238,17 +238,17 @@ def test_any_array_passes() -> None:
     request = Request(
         "fit", "study", "run", 3, (1, 2), Broadcast(4, state, {"part": {"mean": torch.zeros(2, 1)}, "empty": {}})
     )
-    got = unpack_request(nvflare._packed(_sent(nvflare._shareable(pack(request)))))
+    got = unpack_request(nvflare.from_shareable(_sent(nvflare.to_shareable(pack(request)))))
     assert got.cast is not None
     assert (got.task, got.since, got.keep, got.cast.round) == ("fit", 3, (1, 2), 4)
     assert difference(got.cast.tensors, state) == ""
     assert set(got.cast.aux) == {"part", "empty"}
     reply = Reply(Update("A", 4, state, 10, 2, 4, {}, {"loss": 0.5}))
-    back = unpack_reply(nvflare._packed(_sent(nvflare._shareable(pack(reply)))))
+    back = unpack_reply(nvflare.from_shareable(_sent(nvflare.to_shareable(pack(reply)))))
     assert isinstance(back.message, Update)
     assert difference(back.message.tensors, state) == ""
     with pytest.raises(StateError, match="use one version of monai-fedskew everywhere"):
-        nvflare._packed(Shareable())
+        nvflare.from_shareable(Shareable())
 
 
 def test_filters_of_flare_see_the_shared_weights_alone() -> None:
@@ -256,7 +256,7 @@ def test_filters_of_flare_see_the_shared_weights_alone() -> None:
     update = Update(
         "A", 1, {"fc.weight": torch.ones(2), "fc.bias": torch.ones(1)}, 10, 2, 4, {"p": {"k": torch.ones(1)}}, {}
     )
-    sent = nvflare._shareable(pack(Reply(update)))
+    sent = nvflare.to_shareable(pack(Reply(update)))
     filtered = ExcludeVars(exclude_vars=["fc.weight"]).process(sent, FLContext())
     dxo = from_shareable(filtered)
     assert "fc.weight" not in dxo.data
