@@ -9,6 +9,7 @@ state lies in the store that fedskew.json names; Flower's own context lives in m
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
+from monai_fedskew.data.site_names import require_site_name
+from monai_fedskew.errors import ConfigError, DataError, RoundError
 from monai_fedskew.federation.discretion import one_line, what_may_cross
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ __all__ = ["Nodes", "client", "client_app", "server"]
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5  # between two looks for replies; Flower's own send_and_receive waits 3
+_LEAST = {"sites": 1, "timeout": 1, "wait": 0}  # of the run configuration; sites, and seconds
 _WHO, _TYPES = "query.who", {"survey": "query", "fit": "train", "evaluate": "evaluate", "finish": "query"}
 
 
@@ -122,6 +125,12 @@ class Nodes:
                 "node %d does not say which site it is; give its SuperNode --node-config 'site=\"NAME\"'", node
             )
             return
+        try:
+            require_site_name(name, f"node {node}: the name of its key or configuration")
+        except DataError as error:
+            self._told.add(node)
+            logger.warning("%s; it takes no part", error)
+            return
         holder = next((other for other, held in self._names.items() if held == name), None)
         if holder is None:
             self._names[node] = name
@@ -179,6 +188,7 @@ def _open(context: Context) -> "Resident":
 def _main(grid: Grid, context: Context) -> None:
     """Run the study of the run configuration; its RUN folder is ``<FEDSKEW_RUNS>/<study>``."""
     config = context.run_config
+    _require_config(config)
     nodes = Nodes(grid, float(config["timeout"]))
     nodes.present()  # they say who they are while this process imports what it needs
 
@@ -195,10 +205,26 @@ def _main(grid: Grid, context: Context) -> None:
     run_study(method, settings, nodes, study=study, run=run, resume=bool(config["resume"]), engine="flower")
 
 
+def _require_config(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless the run configuration, which `--run-config` can change, is one that can be run."""
+    for name in ("study", "method", *_LEAST, "resume", "rounds"):
+        if name not in config:
+            raise ConfigError(f"run configuration: lacks {name}; write the app folder with `fedskew flower app`")
+    for name, least in _LEAST.items():
+        value = config[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+            raise ConfigError(f"run configuration: {name}={value!r} must be a number, at least {least}")
+    if not isinstance(config["resume"], bool):
+        raise ConfigError(f"run configuration: resume={config['resume']!r} must be true or false, without quotes")
+
+
 def _settings(config: Mapping[str, Any]) -> "Settings":
     from monai_fedskew.federation.settings import Settings
 
-    return Settings(**{field.name: config[field.name] for field in fields(Settings)})
+    given = {field.name: config[field.name] for field in fields(Settings) if field.name in config}
+    if absent := sorted({field.name for field in fields(Settings)} - given.keys()):
+        raise ConfigError(f"run configuration: lacks {absent[0]}; write the app folder with `fedskew flower app`")
+    return Settings(**given)
 
 
 def _site(context: Context) -> str:
@@ -241,12 +267,12 @@ def _read(message: Message, node: int, site: str) -> "Reply | Failure":
     try:
         plain = message.content["plain"]
         if (message.metadata.src_node_id, plain["site"]) != (node, site):
-            return Failure(f"answers as {plain['site']}; name the node as its key was registered, {site}")
+            return Failure(f"answers as {plain['site']!r:.60}; name the node as its key was registered, {site}")
         return (
             Failure(one_line(str(plain["failure"]))) if "failure" in plain else unpack_reply(_packed(message.content))
         )
-    except (FedSkewError, KeyError, TypeError, ValueError) as error:
-        return Failure(f"reply cannot be read: {error}")
+    except Exception as error:  # whatever stands in a reply, the others go on; numpy alone raises five kinds
+        return Failure(one_line(f"reply cannot be read: {error}"))
 
 
 client, server = client_app(_open), ServerApp()  # what an app folder's two files name

@@ -7,6 +7,7 @@ from monai_fedskew.errors import ConfigError
 
 __all__ = ["Settings", "Weighing"]
 
+_THREADS = 1024  # torch ends the process at numbers that no machine has, and a site's come from the server
 Weighing = Literal["samples", "groups", "equal"]
 
 
@@ -24,7 +25,7 @@ class Settings:
         min_sites: fewer accepted updates than this stop the run, at least 1.
         non_finite: "exclude" leaves out an update with NaN or infinity, "error" stops the run.
         choose: which model is final: the "best" mean validation score over sites, or the "last".
-        threads: torch threads; bit-equality holds between runs with the same number.
+        threads: torch threads, 1 to 1024; bit-equality holds between runs with the same number.
 
     Raises:
         ConfigError: a value out of range.
@@ -48,6 +49,8 @@ class Settings:
             if not isinstance(value, int) or isinstance(value, bool) or (value < 1 and name != "seed"):
                 least = "" if name == "seed" else ", at least 1"
                 raise ConfigError(f"{name}={value!r} must be a whole number{least}")
+        if self.threads > _THREADS:
+            raise ConfigError(f"threads={self.threads} must be at most {_THREADS}")
         if not isinstance(self.fraction, int | float):
             raise ConfigError(f"fraction={self.fraction!r} must be a number above 0 and at most 1")
         for name, kind in get_type_hints(type(self)).items():

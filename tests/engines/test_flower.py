@@ -212,7 +212,7 @@ def test_a_node_cannot_take_the_name_of_another(tmp_path: Path, caplog: pytest.L
     first.is_online = True
     answers = _survey(nodes, "A", "C")
     assert answers["A"].message.site == "A"
-    assert answers["C"] == Failure("answers as A; name the node as its key was registered, C")
+    assert answers["C"] == Failure("answers as 'A'; name the node as its key was registered, C")
 
 
 @pytest.mark.parametrize("content", [{}, {"plain": ConfigRecord({"site": ""})}, {"plain": ConfigRecord({"name": "B"})}])

@@ -16,6 +16,12 @@ def test_counts_start_at_one(name: str, value: int) -> None:
         Settings(**{"rounds": 1, name: value})
 
 
+def test_threads_are_bounded() -> None:
+    """A server names them, and torch ends the process at numbers that no machine has."""
+    with pytest.raises(ConfigError, match="threads=1000000000 must be at most 1024"):
+        Settings(rounds=1, threads=10**9)
+
+
 @pytest.mark.parametrize("value", [0.0, -0.5, 1.01, float("nan"), float("inf")])
 def test_the_fraction_is_a_share(value: float) -> None:
     """Above 0, at most 1."""
