@@ -103,16 +103,22 @@ def submit(job: Path, startup_kit: Path, resume: bool, wait: bool, out: Path | N
     Exit code 1 if the study is not complete when the job ends, with the reason. A study that stopped, for whatever
     reason, goes on with the same JOB and --resume: every site continues from its own private state, bit for bit.
     """
+    from monai_fedskew.cli.nvflare_job import read_job
     from monai_fedskew.cli.nvflare_submit import session, submit_job, wait_for
     from monai_fedskew.errors import ConfigError
 
     if out is not None and out.exists():
         raise ConfigError(f"--out {out} exists; choose another folder")
+    read_job(job)
     with session(startup_kit.absolute()) as opened:
         number = submit_job(opened, job, resume=resume)
         click.echo(f"job {number} is sent")
         if wait:
-            wait_for(opened, number, out=out)
+            try:
+                wait_for(opened, number, out=out)
+            except KeyboardInterrupt:
+                click.echo(f"job {number} goes on at the server; an admin can abort it there", err=True)
+                raise
 
 
 @nvflare.command("site-setup")

@@ -93,7 +93,13 @@ def read_job(path: Path) -> JobFolder:
         meta = json.loads((path / "meta.json").read_text())
         (app,) = meta["deploy_map"]
         server, site = (json.loads((path / app / "config" / name).read_text()) for name in (_SERVER, _SITE))
-        args = site["executors"][0]["executor"]["args"]
+        args, theirs = site["executors"][0]["executor"]["args"], server["workflows"][0]["args"]
+        for name in ("study", "method", "settings"):
+            if args[name] != theirs[name]:
+                raise ValueError(f"{name} is {theirs[name]!r:.60} for the server and {args[name]!r:.60} for the sites")
+        require_study("study", args["study"], args["method"])
+        if not isinstance(meta["fedskew"], dict):
+            raise TypeError(f"fedskew={meta['fedskew']!r:.60} in meta.json")
         return JobFolder(
             path,
             args["study"],
@@ -103,7 +109,7 @@ def read_job(path: Path) -> JobFolder:
             {"server": tuple(_classes(server)), "site": tuple(_classes(site))},
             any(folder.name == "custom" for folder in path.rglob("*")),
         )
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is no job that `fedskew nvflare job` wrote ({type(error).__name__}: {error}); write one"
         ) from error

@@ -36,13 +36,18 @@ class Kit:
 
         Raises:
             ConfigError: it is no hospital's and no server's kit.
+            DataError: its file is damaged.
         """
         startup = path / "startup"
         if (startup / "fed_server.json").is_file():
             return cls(path.absolute(), "server", "server")
         if (startup / "fed_client.json").is_file():
-            client = _read(startup / "fed_client.json")["client"]
-            return cls(path.absolute(), "site", str(client["fqsn"]).rpartition(".")[2])
+            file = startup / "fed_client.json"
+            client = _read(file).get("client")
+            name = client.get("fqsn") if isinstance(client, dict) else None
+            if not isinstance(name, str):
+                raise DataError(f"{file}: client.fqsn={name!r} must be the site's name; restore the startup kit")
+            return cls(path.absolute(), "site", name.rpartition(".")[2])
         what = "an admin's kit" if (startup / "fed_admin.json").is_file() else "no startup kit"
         raise ConfigError(
             f"{path} is {what}: startup/ has neither fed_client.json nor fed_server.json; give a hospital's kit "
@@ -67,9 +72,14 @@ class Kit:
         return CLASSES[self.role]
 
     def refusal(self, class_path: str) -> str | None:
-        """Return why local/resources.json refuses a class, in FLARE's own words; None if it is allowed."""
+        """Return why local/resources.json refuses a class, in FLARE's own words; None if it is allowed.
+
+        Raises:
+            DataError: the file cannot be read.
+        """
         from monai_fedskew.engines.nvflare import ComponentPathAuthorizer, UnsafeComponentError, Workspace
 
+        _resources(self)
         try:
             ComponentPathAuthorizer().authorize_component_config(
                 {"path": class_path}, workspace=Workspace(str(self.path))
@@ -103,10 +113,14 @@ def setup(kit: Kit, given: Mapping[str, str | Path], *, is_applied: bool) -> lis
     for key in given:
         if key not in allowed:
             raise ConfigError(f"--{key} does not belong to a {kit.role}; here: {', '.join('--' + a for a in allowed)}")
+    resources, is_refused = _resources(kit), kit.refusal(kit.needed) is not None
     content, is_new = _own_file(kit, given)
-    resources, is_refused = _resources(kit)
     steps = []
     if is_refused:
+        from monai_fedskew.engines.nvflare import DEFAULT_CLASS_ALLOW_LIST
+
+        # without a list FLARE allows its own classes; a list replaces them
+        resources[_LIST] = [*resources.get(_LIST, DEFAULT_CLASS_ALLOW_LIST), kit.needed]
         steps.append(f"{_LIST} lacks {kit.needed}")
         if is_applied:
             steps[-1] = f"{_LIST}: {kit.needed} added{_write_with_backup(kit.local / 'resources.json', resources)}"
@@ -122,24 +136,25 @@ def setup(kit: Kit, given: Mapping[str, str | Path], *, is_applied: bool) -> lis
     return steps
 
 
-def _resources(kit: Kit) -> tuple[dict[str, Any], bool]:
-    """The content of resources.json with our class, and whether FLARE refuses the class without."""
-    from monai_fedskew.engines.nvflare import DEFAULT_CLASS_ALLOW_LIST
-
+def _resources(kit: Kit) -> dict[str, Any]:
+    """The content of resources.json, or of the default where the owner has none."""
     own = kit.local / "resources.json"
-    resources = _read(own if own.is_file() else kit.local / "resources.json.default")
-    if kit.refusal(kit.needed) is None:
-        return resources, False
-    # without a list FLARE allows its own classes; a list replaces them
-    listed = resources.get(_LIST, list(DEFAULT_CLASS_ALLOW_LIST))
-    return resources | {_LIST: [*listed, kit.needed]}, True
+    path = own if own.is_file() else kit.local / "resources.json.default"
+    resources = _read(path)
+    listed = resources.get(_LIST, [])
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise DataError(f"{path}: {_LIST}={listed!r:.60} must be a list of class names; correct it")
+    return resources
 
 
 def _own_file(kit: Kit, given: Mapping[str, str | Path]) -> tuple[dict[str, Any], bool]:
     """The content of fedskew.json, checked as a job would read it, and whether it differs from what is there."""
     from monai_fedskew.sites.locate import list_bundles
-    from monai_fedskew.sites.site_file import read_site_file
+    from monai_fedskew.sites.server_file import parse_runs_folder
+    from monai_fedskew.sites.site_file import parse_site_file
 
+    if kit.file.is_dir():
+        raise ConfigError(f"{kit.file} is a folder; move it away")
     held = _read(kit.file) if kit.file.is_file() else {}
     is_name = str(given.get("bundle")) in list_bundles()
     values = {
@@ -149,17 +164,13 @@ def _own_file(kit: Kit, given: Mapping[str, str | Path]) -> tuple[dict[str, Any]
     if kit.role == "server":
         if "runs" not in content:
             raise ConfigError(f"{kit.file} does not say where runs are kept; give --runs DIR")
+        parse_runs_folder(kit.file, content)
         return content, content != held
     content = {"site": kit.name} | content
     missing = [f"--{key}" for key in ("bundle", "data") if key not in content]
     if missing:
         raise ConfigError(f"{kit.file} does not say where this hospital's things lie; give {' and '.join(missing)}")
-    trial = kit.file.with_name(f".{_FILE}.trial")
-    try:
-        _write(trial, content)
-        read_site_file(trial, kit.name)
-    finally:
-        trial.unlink(missing_ok=True)
+    parse_site_file(kit.file, content, kit.name)
     return content, content != held
 
 
@@ -183,8 +194,8 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({error}); restore it from the startup kit") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read as JSON ({error}); correct it, or restore the startup kit") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path}: holds a {type(content).__name__}, not an object; restore it from the startup kit")
+        raise DataError(f"{path}: holds a {type(content).__name__}, not an object; correct it, or restore the kit")
     return content

@@ -34,7 +34,11 @@ def checks(kit_folder: Path, job_folder: Path) -> Iterator[Line]:
 def _policy(kit: Kit, job: JobFolder) -> Iterator[Line]:
     if job.has_code:
         yield False, "code: the job ships code (a folder custom/); jobs of `fedskew nvflare job` never do"
-    refused = [text for name in job.classes[kit.role] if (text := kit.refusal(name))]
+    try:
+        refused = [text for name in job.classes[kit.role] if (text := kit.refusal(name))]
+    except FedSkewError as error:
+        yield False, f"policy: {error}"
+        return
     for text in refused:
         yield False, f"policy: {text}; `fedskew nvflare site-setup {kit.path} --apply` adds it"
     if not refused:

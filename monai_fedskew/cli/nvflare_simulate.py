@@ -88,7 +88,9 @@ def _clear(out: Path, work: Path, *, force: bool) -> None:
         raise ConfigError(f"--out {out} exists; choose another folder or replace it with --force")
     if out.exists() and not (out / "run.json").is_file():
         raise ConfigError(f"--force: {out} is no RUN folder (no run.json); it is left alone")
-    if work.exists() and not (force or not (work / "job").is_dir()):
+    if work.exists() and not (work / "job").is_dir():
+        raise ConfigError(f"{work} is in the way and none of ours; move it away, or choose another --out")
+    if work.exists() and not force:
         raise ConfigError(f"{work} is left of a run that failed; remove it, or replace both with --force")
     for folder in (out, work):
         if folder.exists():

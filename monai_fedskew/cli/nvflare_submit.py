@@ -14,7 +14,7 @@ import click
 
 from monai_fedskew.cli.nvflare_job import read_job, with_resume
 from monai_fedskew.cli.progress import bar
-from monai_fedskew.errors import ConfigError, RoundError
+from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
 
 __all__ = ["session", "submit_job", "wait_for"]
 
@@ -31,6 +31,7 @@ def session(kit: Path) -> Iterator[Any]:
 
     Raises:
         ConfigError: no admin's kit, or the server does not answer.
+        RoundError: it stopped answering while the session was used.
     """
     from monai_fedskew.engines.nvflare import new_secure_session
 
@@ -43,7 +44,17 @@ def session(kit: Path) -> Iterator[Any]:
             "that runs"
         ) from error
     with closing(opened):
-        yield opened
+        try:
+            yield opened
+        except (FedSkewError, click.ClickException):
+            raise
+        except Exception as error:  # the same, where the server went away
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+                raise  # a file of ours
+            raise RoundError(
+                f"the server does not answer any more ({type(error).__name__}: {error}); a job that was sent goes on "
+                "there if the server does, else send it again with --resume"
+            ) from error
 
 
 def submit_job(session: Any, job: Path, *, resume: bool) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from monai_fedskew.errors import ConfigError, DataError
 
-__all__ = ["read_runs_folder"]
+__all__ = ["parse_runs_folder", "read_runs_folder"]
 
 _HINT = "`fedskew nvflare site-setup KIT --runs DIR --apply` writes it"
 
@@ -30,6 +30,11 @@ def read_runs_folder(path: Path) -> Path:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({error}), so where runs are kept is not known; {_HINT}") from error
+    return parse_runs_folder(path, content)
+
+
+def parse_runs_folder(path: Path, content: object) -> Path:
+    """Make of the file's content what ``read_runs_folder`` returns, with the same errors."""
     runs = content.get("runs") if isinstance(content, dict) else None
     if not isinstance(runs, str) or not runs or "\0" in runs:
         raise ConfigError(f"{path}: runs={runs!r} must name the folder where runs are kept; {_HINT}")

@@ -21,7 +21,7 @@ from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.fold import with_fold
 from monai_fedskew.sites.locate import find_bundle, list_bundles
 
-__all__ = ["SiteFile", "read_site_file", "write_site_file"]
+__all__ = ["SiteFile", "parse_site_file", "read_site_file", "write_site_file"]
 
 _NEEDED, _PATHS = ("bundle", "data"), ("bundle", "data", "state", "output")
 _KEYS = ("site", *_PATHS, "overrides")
@@ -70,7 +70,11 @@ def read_site_file(path: Path, site: str | None = None) -> SiteFile:
         ConfigError: an unknown or missing key, a value of the wrong kind, another site, or no such bundle.
         DataError: the file, or the folder of data it names, is not there or cannot be read.
     """
-    content = _load(path)
+    return parse_site_file(path, _load(path), site)
+
+
+def parse_site_file(path: Path, content: Mapping[str, Any], site: str | None = None) -> SiteFile:
+    """Make of a file's content what ``read_site_file`` returns, with the same errors; nothing has to be written yet."""
     _check(path, content)
     if site is None:
         if "site" not in content:
