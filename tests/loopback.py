@@ -75,7 +75,12 @@ def loopback(
 
 def private_state(root: Path, site: str, round: int) -> dict[str, Tensor]:
     """Read a site's private state of a round as it lies on the site's disk, below ``root``/site/state."""
-    (file,) = (root / site / "state").rglob(f"{round}.safetensors")
+    return read_state(root / site / "state", round)
+
+
+def read_state(folder: Path, round: int) -> dict[str, Tensor]:
+    """Read the private state of a round from a site's folder of state, which holds one study."""
+    (file,) = folder.rglob(f"{round}.safetensors")
     return load_file(file)
 
 

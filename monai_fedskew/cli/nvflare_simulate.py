@@ -21,6 +21,8 @@ from monai_fedskew.sites.site_file import SiteFile, write_site_file
 
 __all__ = ["run_simulator"]
 
+# the module that FLARE's FedJob.simulator_run starts, which gives away neither the process nor where its output goes;
+# the command `nvflare simulator` is deprecated
 _SIMULATOR = (sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator")
 
 

@@ -115,12 +115,13 @@ def wait_for(session: Any, number: str, *, out: Path | None) -> None:
 
 def _progress(session: Any, number: str) -> tuple[int, int] | None:
     """The committed round and their number, as RoundController tells FLARE's statistics."""
-    from monai_fedskew.engines.nvflare import JobNotFound, JobNotRunning
+    from monai_fedskew.engines.nvflare import JobNotFound, JobNotRunning, NoConnection
 
     try:
         told = session.show_stats(number, "server")["server"]["fedskew"]
         return int(told["round"]), int(told["rounds"])
-    except (JobNotFound, JobNotRunning, KeyError, TypeError):  # before the first round, or the job ends just now
+    # before the first round, or the job ends just now: FLARE tells that its process is gone as if the server were
+    except (JobNotFound, JobNotRunning, NoConnection, KeyError, TypeError):
         return None
 
 

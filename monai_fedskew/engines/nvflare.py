@@ -29,7 +29,7 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
-from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning
+from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning, NoConnection
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 from nvflare.job_config.api import FedJob
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
@@ -53,6 +53,7 @@ __all__ = [
     "DEFAULT_CLASS_ALLOW_LIST",
     "JobNotFound",
     "JobNotRunning",
+    "NoConnection",
     "RESULT",
     "RoundController",
     "SiteExecutor",

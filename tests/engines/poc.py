@@ -1,6 +1,7 @@
 """A FLARE federation of separate processes with mutual TLS on loopback, for tests and benchmarks.
 
-What `nvflare poc` does, on free ports and in a folder of its own: provision, start, stop. It ends only what it started.
+What `nvflare poc` does, on free ports and in a folder of its own: provision, start, stop. It ends only what it started,
+also when the test's own process is killed: this file run as a script waits for that and then stops what is left.
 """
 
 import json
@@ -40,13 +41,14 @@ def federation(folder: Path, sites: Sequence[str], *, he: bool = False) -> Itera
     """
     found = Federation(folder, tuple(sites))
     found.provision(he)
-    try:
-        for name in (SERVER, *sites):
-            found.start(name)
-        found.wait_for(*sites)
-        yield found
-    finally:
-        found.stop()
+    with _watched(folder):
+        try:
+            for name in (SERVER, *sites):
+                found.start(name)
+            found.wait_for(*sites)
+            yield found
+        finally:
+            found.stop()
 
 
 @dataclass
@@ -167,6 +169,16 @@ class Federation:
         return [(process, command) for process, command in found if process.pid != os.getpid()]
 
 
+@contextmanager
+def _watched(folder: Path) -> Iterator[None]:
+    """Have a process of its own read from a pipe: it ends with this block, or with this process however that ends."""
+    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True) as watcher:
+        assert watcher.stdin is not None
+        watcher.stdin.write(f"{folder}\n".encode())
+        watcher.stdin.flush()
+        yield
+
+
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
@@ -176,3 +188,9 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+if __name__ == "__main__":
+    watched = Path(sys.stdin.readline().rstrip("\n"))
+    sys.stdin.read()
+    Federation(watched, ()).stop()
