@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
-        click.echo("Stopped. A run or comparison goes on with the same call and --resume.", err=True)
+        click.echo("Stopped. A command that takes --resume goes on with the same call and --resume.", err=True)
         sys.exit(130)
     except FedSkewError as error:
         click.echo(f"Error: {error}", err=True)

@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,6 +24,7 @@ __all__ = ["run_simulator"]
 
 # the module that FLARE's FedJob.simulator_run starts, which gives away neither the process nor where its output goes;
 # the command `nvflare simulator` is deprecated
+_NAME = re.compile(r"[A-Za-z0-9_.~-]+")
 _SIMULATOR = (sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator")
 
 
@@ -46,10 +48,11 @@ def run_simulator(
         force: replace an existing RUN folder.
 
     Raises:
-        ConfigError: see ``require_study``, ``out`` exists, or a path that FLARE cannot take.
+        ConfigError: see ``require_study``, ``out`` exists, or a path or a site's name that FLARE cannot take.
         RoundError: the job did not end well; what it wrote stays beside ``out``.
     """
     require_study("--out", out.name, method)
+    _require_names(sources)
     work = out.with_name(f"{out.name}.flare")  # the server wants RUN for itself until the end
     _clear(out, work, force=force)
     write_job(out.name, method, settings, task_timeout=task_timeout, resume=False, out=work / "job" / out.name)
@@ -81,6 +84,15 @@ def _started(command: Sequence[str], work: Path) -> Iterator[subprocess.Popen[by
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _require_names(names: Iterable[str]) -> None:
+    for name in names:
+        if not _NAME.fullmatch(name) or name == "server":
+            raise ConfigError(
+                f"site {name!r}: FLARE takes letters a-z, digits and _ . ~ - in a name, and not `server`; leave it out "
+                "(--site) or prepare it under another name"
+            )
 
 
 def _clear(out: Path, work: Path, *, force: bool) -> None:

@@ -11,6 +11,7 @@ from monai_fedskew.cli.main import main
 from monai_fedskew.cli.nvflare_job import read_job
 from monai_fedskew.cli.nvflare_kit import Kit, setup
 from monai_fedskew.cli.nvflare_submit import session
+from monai_fedskew.data.synthetic import write_synthetic_study
 from monai_fedskew.errors import ConfigError, DataError, RoundError
 
 LIST = "class_allow_list"
@@ -132,6 +133,18 @@ def test_a_folder_beside_out_that_is_not_ours_is_left_alone(
             main([*call, "--out", str(tmp_path / "run"), *more])
         assert "is in the way and none of ours" in capsys.readouterr().err
     assert (tmp_path / "run.flare" / "thesis.tex").exists()
+
+
+def test_a_site_whose_name_flare_does_not_take_is_named(
+    tmp_path: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before its simulator starts, which says no more than an exit code."""
+    data = write_synthetic_study(tmp_path / "data", sites=("A", "Ä 1"), subjects=16, windows=4, n_regions=6)
+    call = ["nvflare", "simulate", str(tiny_bundle), "--data", str(data), "--method", "fedavg", "--rounds", "1"]
+    with pytest.raises(SystemExit, match="2"):
+        main([*call, "--out", str(tmp_path / "run")])
+    assert "site 'Ä 1': FLARE takes letters a-z, digits and _ . ~ - in a name" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 class _Gone:
