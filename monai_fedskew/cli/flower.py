@@ -64,11 +64,12 @@ def run(folder: Path, superlink: str | None, resume: bool) -> None:
     number = str(_flwr("run", str(folder), *where, *changed)["run-id"])
     click.echo(f"run {number}; Ctrl-C leaves it running, `flwr stop {number}` ends it")
     subprocess.run([_program(), "log", number, *where, "--stream"], check=False)
+    again = " ".join(["fedskew flower run", str(folder), *where, "--resume"])
     (held,) = _flwr("list", *where, "--run-id", number)["runs"]
     if held["status"] != "finished:completed":
         raise RoundError(
             f"run {number} is {held['status']}: {held['status-details']}. Committed rounds are kept; once the cause is "
-            f"removed, `fedskew flower run {folder} --resume` goes on"
+            f"removed, `{again}` goes on"
         )
     click.echo(f"run {number} completed; its RUN folder is at the server")
 

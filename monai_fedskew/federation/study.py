@@ -67,6 +67,11 @@ def run_study(
             summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
             if not summary.get("unfinished"):
                 return summary
+    elif run.is_dir() and any(run.iterdir()) and not resume:
+        raise ConfigError(
+            f"study {study}: the server holds a run of it in {run}; go on with it (--resume), give the study another "
+            "name, or have that folder removed at the server"
+        )
     open_run(run, about, resume=resume, force=False)
     with locked(run):
         return _Study(method, settings, transport, about, run).run(resume=resume, on_round=on_round)

@@ -4,6 +4,8 @@ fedskew.json; relative paths are relative to the file::
 
     {"site": "NYU", "bundle": "abide_connectome", "data": "prepared/NYU", "state": "state", "output": "results",
      "overrides": {"batch_size": 32}}
+
+``"prepared_as": "UM_1"`` says that data of another name are this site's own.
 """
 
 import difflib
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from monai_fedskew.core.whole_file import write_whole
+from monai_fedskew.data.manifest import MANIFEST, read_manifest
 from monai_fedskew.data.site_names import require_site_name
 from monai_fedskew.errors import ConfigError, DataError
 from monai_fedskew.sites.bundle import BundleSite
@@ -24,7 +27,7 @@ from monai_fedskew.sites.locate import find_bundle, list_bundles
 __all__ = ["SiteFile", "parse_site_file", "read_site_file", "write_site_file"]
 
 _NEEDED, _PATHS = ("bundle", "data"), ("bundle", "data", "state", "output")
-_KEYS = ("site", *_PATHS, "overrides")
+_KEYS = ("site", *_PATHS, "prepared_as", "overrides")
 _DEFAULTS = {"state": "state", "output": "results"}
 _HINT = "`fedskew site init` writes one"
 
@@ -68,7 +71,8 @@ def read_site_file(path: Path, site: str | None = None) -> SiteFile:
 
     Raises:
         ConfigError: an unknown or missing key, a value of the wrong kind, another site, or no such bundle.
-        DataError: the file, or the folder of data it names, is not there or cannot be read.
+        DataError: the file, or the folder of data it names, is not there or cannot be read, or the data were prepared
+            for another site.
     """
     return parse_site_file(path, _load(path), site)
 
@@ -90,6 +94,7 @@ def parse_site_file(path: Path, content: Mapping[str, Any], site: str | None = N
     bundle = content["bundle"]
     found = {key: Path(os.path.normpath(folder / content.get(key, _DEFAULTS.get(key, "")))) for key in _PATHS[1:]}
     _require_folders(path, found)
+    _require_own(path, found["data"], site, content.get("prepared_as", site))
     return SiteFile(
         site=site,
         bundle=find_bundle(bundle if bundle in list_bundles() else os.path.normpath(folder / bundle)),
@@ -167,3 +172,15 @@ def _require_folders(path: Path, found: Mapping[str, Path]) -> None:
     for key in ("state", "output"):
         if found[key].exists() and not found[key].is_dir():
             raise ConfigError(f"{path}: {key} {found[key]} is a file; name a folder")
+
+
+def _require_own(path: Path, data: Path, site: str, prepared_as: str) -> None:
+    """Refuse another hospital's data: nothing else would notice, and its patients would be counted twice."""
+    if not (data / MANIFEST).is_file():
+        return
+    found = read_manifest(data).site
+    if found not in (site, prepared_as):
+        raise DataError(
+            f"{path}: data {data} were prepared for site {found!r}, but this is {site!r}; name this site's own folder, "
+            f'or, if it is the same hospital under another name, add "prepared_as": "{found}"'
+        )

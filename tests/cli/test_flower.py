@@ -126,7 +126,7 @@ def test_a_run_that_failed_exits_1_and_says_why(
         main(["flower", "run", str(tmp_path / "app"), "study"])
     told = capsys.readouterr().err
     assert "run 42 is finished:failed: ServerApp failed with exception: 1 of 3 sites are connected" in told
-    assert f"fedskew flower run {tmp_path / 'app'} --resume" in told
+    assert f"fedskew flower run {tmp_path / 'app'} study --resume" in told
 
 
 def test_a_run_that_was_completed_exits_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def test_check_notices_settings_that_would_be_left_out(file: Path, capsys: pytes
     (file.parent / "bundle" / "configs" / "site_a.yaml").write_text("lr: 0.5\n")
     content = json.loads(file.read_text())
     del content["site"]
-    file.write_text(json.dumps(content))
+    file.write_text(json.dumps({**content, "prepared_as": "A"}))
     code, text = _fails(capsys, ["site", "check", str(file)])
     assert (code, "does not say which site this is" in text) == (2, True)
     code, text = _fails(capsys, ["site", "check", str(file), "--site", "kit-1"])

@@ -215,7 +215,7 @@ def test_a_finished_study_is_left_alone_and_can_go_on(sources: dict[str, Any], t
     asked = len(transport.packed)
     assert _run("fedavg", settings, transport, tmp_path, resume=True) == first
     assert len(transport.packed) == asked
-    with pytest.raises(ConfigError, match="run exists; choose another folder, --resume it"):
+    with pytest.raises(ConfigError, match="study s: the server holds a run of it in .*--resume"):
         _run("fedavg", settings, transport, tmp_path)
     _run("fedavg", replace(settings, rounds=2), transport, tmp_path, resume=True)
     assert checkpoint.latest(tmp_path / "run") == 2

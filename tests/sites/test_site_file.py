@@ -72,7 +72,7 @@ def test_nothing_in_the_file_is_evaluated(file: Path, value: Any) -> None:
     ("changes", "error", "says"),
     [
         ({"ste": "A"}, ConfigError, "unknown key 'ste'; did you mean site"),
-        ({"xyzzy": 1}, ConfigError, "unknown key 'xyzzy'; it may hold site, bundle, data, state, output, overrides"),
+        ({"xyzzy": 1}, ConfigError, "unknown key 'xyzzy'; it may hold site, bundle, data, state, output, prepared_as, overrides"),
         ({"data": "gone"}, ConfigError, "lacks the key 'data'; it needs bundle and data"),
         ({"site": "B"}, ConfigError, "site is 'B', but the engine knows this site as 'A'"),
         ({"data": "nowhere"}, DataError, "data .*nowhere is no folder"),
@@ -155,3 +155,14 @@ def test_what_could_not_be_read_back_is_not_written(file: Path, study: Path, tmp
         write_site_file(file, replace(good, data=tmp_path / "nowhere"))
     assert file.read_text() == before
     assert not list(tmp_path.parent.glob("*.partial"))
+
+
+def test_another_hospitals_data_are_refused(tiny_bundle: Path, study: Path, tmp_path: Path) -> None:
+    """Data prepared for A under the name of B: refused by every reader, unless the file says that they are its own."""
+    content = {"bundle": str(tiny_bundle), "data": str(study / "A")}
+    path = tmp_path / "fedskew.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="prepared for site 'A', but this is 'B'.*\"prepared_as\": \"A\""):
+        read_site_file(path, "B")
+    path.write_text(json.dumps({**content, "prepared_as": "A"}))
+    assert read_site_file(path, "B").data == study / "A"
