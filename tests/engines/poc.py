@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,12 +150,12 @@ class Federation:
 
     def stop(self) -> None:
         """End every process that works in this folder."""
-        found = [process for process, _ in self._processes(self.folder)]
-        for end in (psutil.Process.terminate, psutil.Process.kill):
-            for process in found:
-                if process.is_running():
-                    end(process)
-            _, found = psutil.wait_procs(found, timeout=5)
+        until = time.monotonic() + 10
+        while (found := [process for process, _ in self._processes(self.folder)]) and time.monotonic() < until:
+            for process in found:  # asked to end, FLARE takes seconds; one that is just starting is found next time
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(found, timeout=1)
         for process in self.running.values():
             process.wait(timeout=5)
         assert not self._processes(self.folder), self._processes(self.folder)
