@@ -72,7 +72,11 @@ def test_nothing_in_the_file_is_evaluated(file: Path, value: Any) -> None:
     ("changes", "error", "says"),
     [
         ({"ste": "A"}, ConfigError, "unknown key 'ste'; did you mean site"),
-        ({"xyzzy": 1}, ConfigError, "unknown key 'xyzzy'; it may hold site, bundle, data, state, output, prepared_as, overrides"),
+        (
+            {"xyzzy": 1},
+            ConfigError,
+            "unknown key 'xyzzy'; it may hold site, bundle, data, state, output, prep",
+        ),
         ({"data": "gone"}, ConfigError, "lacks the key 'data'; it needs bundle and data"),
         ({"site": "B"}, ConfigError, "site is 'B', but the engine knows this site as 'A'"),
         ({"data": "nowhere"}, DataError, "data .*nowhere is no folder"),
