@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from monai_fedskew.errors import ConfigError
+from monai_fedskew.federation.sampling import sample_size
 
 __all__ = ["write_app"]
 
@@ -123,8 +124,14 @@ def write_app(out: Path, config: Mapping[str, Any], *, force: bool = False) -> N
         force: replace an app folder; nothing else is ever replaced.
 
     Raises:
-        ConfigError: something is there.
+        ConfigError: something is there, or so many sites can never be enough for a round.
     """
+    sampled = sample_size(config["sites"], config["fraction"])
+    if config["min_sites"] > sampled:
+        raise ConfigError(
+            f"--min-sites {config['min_sites']}, but a round of --sites {config['sites']} with --fraction "
+            f"{config['fraction']} has {sampled}; wait for more sites, or ask for fewer a round"
+        )
     if out.exists():
         if not force:
             raise ConfigError(f"{out} exists; choose another --out, or replace it with --force")

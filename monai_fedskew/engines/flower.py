@@ -21,8 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from monai_fedskew.data.site_names import require_site_name
-from monai_fedskew.errors import ConfigError, DataError, RoundError
+from monai_fedskew.errors import ConfigError, RoundError
 from monai_fedskew.federation.discretion import one_line, what_may_cross
 
 if TYPE_CHECKING:
@@ -124,12 +123,6 @@ class Nodes:
             logger.warning(
                 "node %d does not say which site it is; give its SuperNode --node-config 'site=\"NAME\"'", node
             )
-            return
-        try:
-            require_site_name(name, f"node {node}: the name of its key or configuration")
-        except DataError as error:
-            self._told.add(node)
-            logger.warning("%s; it takes no part", error)
             return
         holder = next((other for other, held in self._names.items() if held == name), None)
         if holder is None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from monai_fedskew.core.messages import Evaluation, Event, Result, Survey, Update
 from monai_fedskew.core.state import non_finite
-from monai_fedskew.errors import FedSkewError
+from monai_fedskew.data.site_names import require_site_name
+from monai_fedskew.errors import DataError, FedSkewError
 from monai_fedskew.federation.exchange import Failure, Reply
 from monai_fedskew.federation.server import Server
 
@@ -103,6 +104,10 @@ def reasons(events: Sequence[Event]) -> str:
 
 
 def _unfit(survey: Survey) -> str:
+    try:
+        require_site_name(survey.site, "its name at the engine")
+    except DataError as error:
+        return str(error)
     if survey.samples < 1 or survey.groups < 1:
         return "zero samples to train on"
     states = [survey.tensors, *survey.aux.values()]

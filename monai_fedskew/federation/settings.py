@@ -18,7 +18,7 @@ class Settings:
     Args:
         rounds: communication rounds, at least 1.
         local_epochs: epochs a site trains in each round, at least 1 (E in the papers).
-        seed: seed of everything random.
+        seed: seed of everything random, at most 63 bits.
         weights: how updates are weighed: by training "samples" (windows, images), by "groups" (subjects) or "equal".
         fraction: share of the sites sampled in each round, in (0, 1].
         optimizer_state: "reset" starts each round with a fresh optimizer, "keep" carries its tensors at the site.
@@ -49,6 +49,8 @@ class Settings:
             if not isinstance(value, int) or isinstance(value, bool) or (value < 1 and name != "seed"):
                 least = "" if name == "seed" else ", at least 1"
                 raise ConfigError(f"{name}={value!r} must be a whole number{least}")
+        if abs(self.seed) >= 2**63:
+            raise ConfigError(f"seed={self.seed} must have at most 63 bits, which is what engines can send")
         if self.threads > _THREADS:
             raise ConfigError(f"threads={self.threads} must be at most {_THREADS}")
         if not isinstance(self.fraction, int | float):

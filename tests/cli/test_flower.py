@@ -54,6 +54,17 @@ def test_flower_builds_the_app_folder(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.fab"))) == 1
 
 
+@pytest.mark.parametrize("more", [("--min-sites", "4"), ("--min-sites", "3", "--fraction", "0.5")])
+def test_sites_that_can_never_be_enough_are_refused(
+    more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three sites, of which all or half take part in a round; nothing is written."""
+    with pytest.raises(SystemExit, match="2"):
+        _write(tmp_path / "app", *more)
+    assert "wait for more sites, or ask for fewer a round" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_only_an_app_folder_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --force nothing, with it an app folder of ours, never another folder."""
     _write(tmp_path / "app")

@@ -38,15 +38,6 @@ def _node(tmp_path: Path, site: str, name: str = "") -> Node:
     return Node(flower.client_app(open_at), {"site": site}, name)
 
 
-def test_a_node_with_a_name_that_no_site_can_have_takes_no_part(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It would become a key of results and a word of reports."""
-    nodes = flower.Nodes(LocalGrid({1: _node(tmp_path, "A", "A"), 2: _node(tmp_path, "B", "../x")}), 1)
-    assert nodes.present() == nodes.present() == {"A"}
-    assert caplog.text.count("node 2: the name of its key or configuration is '../x'") == 1
-
-
 def _saved(text: bytes) -> ArrayRecord:
     return ArrayRecord({"w": Array(dtype="float32", shape=(1,), stype="numpy.ndarray", data=text)})
 

@@ -104,6 +104,17 @@ def test_a_site_cannot_train_what_it_does_not_share(sources: dict[str, Any], tmp
         _run("fedavg", LAST, sources, tmp_path, spoil=spoil)
 
 
+def test_a_name_that_no_site_can_have_takes_no_part(sources: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever engine lets it in: it would become a key of results and a word of reports."""
+    transport = loopback(method("fedavg"), LAST, sources, tmp_path)
+    transport.residents = {"<b>" if name == "B" else name: held for name, held in transport.residents.items()}
+    transport.spoil = lambda name, request, reply: _message(site=name)(reply) if request.task == "survey" else reply
+    summary = run_study(method("fedavg"), LAST, transport, study="s", run=tmp_path / "run", engine="loopback")
+    assert "<b>" not in json.loads((tmp_path / "run" / "run.json").read_text())["sites"]
+    assert {failure["site"] for failure in summary["failures"]} == {"<b>"}
+    assert "its name at the engine is '<b>': character '<' is not allowed" in summary["failures"][0]["reason"]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_score_that_is_not_finite_does_not_choose(value: float, sources: dict[str, Any], tmp_path: Path) -> None:
     """The chosen round is that of the three others; beside NaN or infinity no later model would ever be better."""

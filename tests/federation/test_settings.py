@@ -22,6 +22,13 @@ def test_threads_are_bounded() -> None:
         Settings(rounds=1, threads=10**9)
 
 
+def test_a_seed_can_be_sent() -> None:
+    """Flower's configuration holds 64 bits; a negative seed is as good as another."""
+    assert Settings(rounds=1, seed=-3).seed == -3
+    with pytest.raises(ConfigError, match="must have at most 63 bits"):
+        Settings(rounds=1, seed=10**30)
+
+
 @pytest.mark.parametrize("value", [0.0, -0.5, 1.01, float("nan"), float("inf")])
 def test_the_fraction_is_a_share(value: float) -> None:
     """Above 0, at most 1."""
