@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "sites": {"core", "errors", "transforms", "data"},
     "methods": {"core", "errors", "transforms", "handlers", "networks"},
     "federation": {"core", "errors", "sites", "data"},
-    "engines": {"core", "errors", "data", "sites", "federation", "methods"},
+    "engines": {"core", "errors", "sites", "federation", "methods"},
     "analysis": {"core", "errors", "sites"},
     "reports": {"core", "errors", "data"},
     "cli": {
