@@ -2,17 +2,23 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
 .PHONY: setup demo test lint types wheel clean
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $(INSTALLED)
+
+# engines, accountant and the tools of development: the demo needs none of them
+$(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
-demo: $(READY)
+demo: $(INSTALLED)
 	$(BIN)/fedskew demo --out demo --force
 
 test: $(READY)
