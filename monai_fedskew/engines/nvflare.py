@@ -39,13 +39,11 @@ from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.discretion import one_line, what_may_cross
 from monai_fedskew.federation.exchange import Failure, Reply, Request
 from monai_fedskew.federation.history import Entry
-from monai_fedskew.federation.resident import Resident, open_resident
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.federation.study import run_study
 from monai_fedskew.federation.wire import Packed, pack, unpack_reply, unpack_request
 from monai_fedskew.methods import parse_method
 from monai_fedskew.sites.server_file import read_runs_folder
-from monai_fedskew.sites.site_file import read_site_file
 
 __all__ = [
     "CLASSES",
@@ -68,8 +66,10 @@ __all__ = [
 CLASSES = {"site": f"{__name__}.SiteExecutor", "server": f"{__name__}.RoundController"}  # what a role's kit must allow
 RESULT, _FILE = "fedskew", "fedskew.json"  # folder in a job's result; in a kit's local folder, what its owner decides
 _PUBLISHED = ("run.json", "history.jsonl", "summary.json", "model.safetensors")
-_REASON = "fedskew_reason"
-_START_SECONDS = 120  # more than a site's process needs to load torch and MONAI on a busy machine
+_REASON, _START_SECONDS = (
+    "fedskew_reason",
+    120,
+)  # header of an answer; more than a site's process needs to load torch and MONAI on a busy machine
 
 
 class SiteExecutor(Executor):  # type: ignore[misc]  # nvflare ships no types
@@ -84,7 +84,7 @@ class SiteExecutor(Executor):  # type: ignore[misc]  # nvflare ships no types
     def __init__(self, method: str, study: str, settings: dict[str, Any]) -> None:
         super().__init__()
         self.method, self.study, self.settings = method, study, settings
-        self._resident: Resident | None = None
+        self._resident: Any = None
         self._received: Shareable | None = None
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
@@ -113,7 +113,10 @@ class SiteExecutor(Executor):  # type: ignore[misc]  # nvflare ships no types
             self._resident.close()
             self._resident = None
 
-    def _settle(self, fl_ctx: FLContext) -> Resident:
+    def _settle(self, fl_ctx: FLContext) -> Any:
+        from monai_fedskew.federation.resident import open_resident  # here: the server has no use for MONAI
+        from monai_fedskew.sites.site_file import read_site_file
+
         site, workspace = fl_ctx.get_identity_name(), fl_ctx.get_engine().get_workspace()
         # FLARE's simulator copies one local folder to all sites, so there each has a file of its own name
         named = Path(workspace.get_file_path_in_site_config(f"fedskew.{site}.json"))

@@ -1,7 +1,5 @@
 """The end of a run at a site: score the chosen model on test data once, and leave a folder that runs alone."""
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from monai_fedskew.federation.settings import Settings
 from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.export import export_bundle
 
-__all__ = ["finish_site", "overall"]
+__all__ = ["finish_site"]
 
 Scores = dict[str, dict[str, Any]]
 
@@ -52,28 +50,3 @@ def finish_site(
     if predictions.is_file():
         return score_predictions(predictions)
     return {"window": {**evaluation.metrics, "samples": evaluation.samples}}
-
-
-def overall(sites: Mapping[str, Scores]) -> dict[str, Any]:
-    """Return the unweighted mean over sites and the worst site, per level; null scores are left out of the mean."""
-    levels = sorted({level for scores in sites.values() for level in scores}, reverse=True)
-    mean: dict[str, dict[str, Any]] = {}
-    worst: dict[str, dict[str, Any]] = {}
-    for level in levels:
-        rows = {site: scores[level] for site, scores in sites.items() if level in scores}
-        names = [name for name in next(iter(rows.values())) if name != "samples"]
-        mean[level] = {}
-        for name in names:
-            values = [row[name] for row in rows.values() if _has_value(row.get(name))]
-            mean[level][name] = sum(values) / len(values) if values else None
-            mean[level][f"{name}_sites"] = len(values)
-        key = names[0]
-        scored = {site: row[key] for site, row in rows.items() if _has_value(row.get(key))}
-        if scored:
-            site = min(scored, key=lambda name: scored[name])
-            worst[level] = {"site": site, key: scored[site]}
-    return {"mean": mean, "worst": worst}
-
-
-def _has_value(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

@@ -1,15 +1,15 @@
 """summary.json: what came out of a run, on any engine."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from monai_fedskew.core.messages import Broadcast, History
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.versions import versions
-from monai_fedskew.federation.final import overall
 from monai_fedskew.federation.settings import Settings
 
-__all__ = ["about_run", "summarise"]
+__all__ = ["about_run", "overall", "summarise"]
 
 _PACKAGES = ("monai-fedskew", "torch", "monai", "pytorch-ignite", "numpy", "nilearn", "scikit-learn", "safetensors")
 
@@ -73,3 +73,28 @@ def summarise(
         "shared_bytes": sum(value.nbytes for value in (*cast.tensors.values(), *told)),
         "failures": failures,
     }
+
+
+def overall(sites: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the unweighted mean over sites and the worst site, per level; null scores are left out of the mean."""
+    levels = sorted({level for scores in sites.values() for level in scores}, reverse=True)
+    mean: dict[str, dict[str, Any]] = {}
+    worst: dict[str, dict[str, Any]] = {}
+    for level in levels:
+        rows = {site: scores[level] for site, scores in sites.items() if level in scores}
+        names = [name for name in next(iter(rows.values())) if name != "samples"]
+        mean[level] = {}
+        for name in names:
+            values = [row[name] for row in rows.values() if _has_value(row.get(name))]
+            mean[level][name] = sum(values) / len(values) if values else None
+            mean[level][f"{name}_sites"] = len(values)
+        key = names[0]
+        scored = {site: row[key] for site, row in rows.items() if _has_value(row.get(key))}
+        if scored:
+            site = min(scored, key=lambda name: scored[name])
+            worst[level] = {"site": site, key: scored[site]}
+    return {"mean": mean, "worst": worst}
+
+
+def _has_value(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -1,8 +1,28 @@
-"""Ignite handlers, of use in any MONAI trainer."""
+"""Ignite handlers, of use in any MONAI trainer.
 
-from monai_fedskew.handlers.aggregate_shared import AggregateShared
-from monai_fedskew.handlers.epoch_log import EpochLog
-from monai_fedskew.handlers.predictions import PredictionsWriter
-from monai_fedskew.handlers.proximal import ProximalTerm
+Loaded when first used: a server that only parses a method needs neither ignite nor MONAI, which take seconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from monai_fedskew.handlers.aggregate_shared import AggregateShared
+    from monai_fedskew.handlers.epoch_log import EpochLog
+    from monai_fedskew.handlers.predictions import PredictionsWriter
+    from monai_fedskew.handlers.proximal import ProximalTerm
 
 __all__ = ["AggregateShared", "EpochLog", "PredictionsWriter", "ProximalTerm"]
+
+_HOME = {
+    "AggregateShared": "aggregate_shared",
+    "EpochLog": "epoch_log",
+    "PredictionsWriter": "predictions",
+    "ProximalTerm": "proximal",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

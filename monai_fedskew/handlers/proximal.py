@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from ignite.engine import Engine, Events
-from monai.engines import Workflow
-from monai.engines.utils import IterationEvents
 from torch import Tensor, nn
 
 from monai_fedskew.core.keys import KeyFilter
 from monai_fedskew.core.state import State
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.handlers.trainer import network_of
+
+if TYPE_CHECKING:
+    from ignite.engine import Engine
 
 __all__ = ["ProximalDistance", "ProximalForm", "ProximalTerm", "anchored", "require_mu"]
 
@@ -82,8 +82,14 @@ class ProximalTerm:
         self.mu, self.every, self.share, self.variant = mu, every, share, variant
         self._distance: ProximalDistance | None = None
 
-    def attach(self, engine: Engine) -> None:
+    def attach(self, engine: "Engine") -> None:
         """Register the handler."""
+        from ignite.engine import (
+            Events,  # here: a server that parses a method has no use for MONAI, which takes seconds
+        )
+        from monai.engines import Workflow
+        from monai.engines.utils import IterationEvents
+
         if not isinstance(engine, Workflow):
             raise ConfigError(f"ProximalTerm: {type(engine).__name__} has no loss event; attach it to a MONAI trainer")
         if self.mu > 0:

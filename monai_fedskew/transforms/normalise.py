@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from monai.engines.utils import default_prepare_batch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -137,6 +136,8 @@ class NormaliseBatch:
         **kwargs: Any,
     ) -> Any:
         """Return inputs and targets; MONAI passes further keyword arguments of the device transfer through."""
+        from monai.engines.utils import default_prepare_batch  # here: a server has no use for MONAI
+
         prepared = default_prepare_batch(batchdata, device, non_blocking, **kwargs)
         if isinstance(prepared, Tensor):
             return self._normalise(prepared)

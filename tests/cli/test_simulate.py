@@ -151,8 +151,8 @@ def test_the_class_of_a_subject_is_what_most_of_its_windows_say(tmp_path: Path) 
 
 def test_auc_is_null_with_one_class_and_left_out_of_the_mean_with_a_count(tmp_path: Path) -> None:
     """Case 31: site B has one class; the mean over sites is that of A alone and says so."""
-    from monai_fedskew.federation.final import overall
     from monai_fedskew.federation.scores import score_predictions
+    from monai_fedskew.federation.summary import overall
 
     header = "subject,row,label,prediction,p0,p1\n"
     for name, body in (("A", "s1,0,1,1,0.2,0.8\ns2,1,0,0,0.9,0.1\n"), ("B", "s3,0,0,0,0.7,0.3\ns4,1,0,1,0.4,0.6\n")):

@@ -10,9 +10,10 @@ from variants import bundle_with
 
 from monai_fedskew.engines.simulator import simulate
 from monai_fedskew.errors import DataError
-from monai_fedskew.federation.final import finish_site, overall
+from monai_fedskew.federation.final import finish_site
 from monai_fedskew.federation.run_folder import write_json
 from monai_fedskew.federation.settings import Settings
+from monai_fedskew.federation.summary import overall
 from monai_fedskew.methods import parse_method
 from monai_fedskew.sites.bundle import BundleSite
 
