@@ -66,10 +66,7 @@ __all__ = [
 CLASSES = {"site": f"{__name__}.SiteExecutor", "server": f"{__name__}.RoundController"}  # what a role's kit must allow
 RESULT, _FILE = "fedskew", "fedskew.json"  # folder in a job's result; in a kit's local folder, what its owner decides
 _PUBLISHED = ("run.json", "history.jsonl", "summary.json", "model.safetensors")
-_REASON, _START_SECONDS = (
-    "fedskew_reason",
-    120,
-)  # header of an answer; more than a site's process needs to load torch and MONAI on a busy machine
+_REASON, _START_SECONDS = "fedskew_reason", 120  # of an answer; for a site's process to load torch and MONAI
 
 
 class SiteExecutor(Executor):  # type: ignore[misc]  # nvflare ships no types
