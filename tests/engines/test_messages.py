@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from laws import method
 from loopback import Loopback
 from numpy.typing import NDArray
@@ -29,6 +28,8 @@ from monai_fedskew.federation.rounds import Rounds
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.federation.wire import Packed
 from monai_fedskew.sites.bundle import BundleSite
+
+ROOT = Path(__file__).resolve().parents[2]
 
 METHODS = ["fedbn", "fedrdn+fedbn+fedprox", "silobn", "sitenorm+fedavg", "fedrdn:clip=2,noise=0.1+fedbn"]
 SITES = ("A", "B")
