@@ -23,6 +23,7 @@ _LATE_SECONDS = 5.0
 _REFUSED = re.compile(r"Component '[\w.]+'(?= at config path .* is not in allow_list)")
 _SITE_LOG = "ERRORLOG_"
 _GOOD = "FINISHED:COMPLETED"
+_ENDED = "FLARE ended the job"  # all that the study knows when a site's process could not start, or died
 
 
 @contextmanager
@@ -127,15 +128,20 @@ def _progress(session: Any, number: str) -> tuple[int, int] | None:
 
 def _reason(session: Any, number: str, result: Path, meta: dict[str, Any]) -> str:
     """What the study said, else who refused it, as far as FLARE knows."""
-    told = result / "failure.txt"
-    if told.is_file():
-        return told.read_text().strip()
+    file = result / "failure.txt"
+    told = file.read_text().strip() if file.is_file() else ""
+    if told and not told.startswith(_ENDED):
+        return told
     if refused := _refused(session, number, result.parent / "error_log.txt"):
         return "; ".join(refused) + " is not in the allow list there; `fedskew nvflare site-setup KIT --apply` adds it"
     undeployed = [line for line in meta.get("job_deploy_detail") or [] if not line.endswith("OK")]
-    return "; ".join(undeployed) or (
-        "a process died, or a site refused the job (`fedskew nvflare preflight` there says why); send the job again "
-        "with --resume"
+    return (
+        told
+        or "; ".join(undeployed)
+        or (
+            "a process died, or a site refused the job (`fedskew nvflare preflight` there says why); send the job again "
+            "with --resume"
+        )
     )
 
 
