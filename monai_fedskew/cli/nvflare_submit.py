@@ -139,8 +139,8 @@ def _reason(session: Any, number: str, result: Path, meta: dict[str, Any]) -> st
         told
         or "; ".join(undeployed)
         or (
-            "a process died, or a site refused the job (`fedskew nvflare preflight` there says why); send the job again "
-            "with --resume"
+            "a process died, or a site refused the job (`fedskew nvflare preflight` there says why); send the job "
+            "again with --resume"
         )
     )
 
