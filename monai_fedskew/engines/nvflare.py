@@ -35,7 +35,6 @@ from nvflare.job_config.api import FedJob
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
 
 from monai_fedskew.errors import FedSkewError, RoundError, StateError
-from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.discretion import one_line, what_may_cross
 from monai_fedskew.federation.exchange import Failure, Reply, Request
 from monai_fedskew.federation.history import Entry
@@ -169,7 +168,7 @@ class RoundController(Controller):  # type: ignore[misc]
                 _Transport(self, fl_ctx, abort_signal),
                 study=self.study,
                 run=run,
-                resume=self.resume or checkpoint.latest(run) is None,  # a job that died before round 1 left no more
+                resume=self.resume,
                 engine="nvflare",
                 on_round=on_round,
             )

@@ -77,8 +77,9 @@ def simulate(
     if run is None or done is None:
         rounds.start()
     else:
-        transport.restore(checkpoint.load(run, done), run)
-        rounds.resume(done)
+        held = checkpoint.load(run, done)
+        transport.restore(held, run)
+        rounds.resume(held)
     while rounds.server.round < settings.rounds:
         entries = rounds.do_round()
         if on_round is not None:

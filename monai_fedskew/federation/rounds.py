@@ -108,15 +108,14 @@ class Rounds:
             raise RoundError(f"survey: {len(surveys)} sites, but min_sites is {least}{reasons(events)}")
         self._let_in(surveys)
 
-    def resume(self, done: int) -> None:
-        """Go on after a committed round, bit for bit as if nothing had stopped.
+    def resume(self, held: checkpoint.Checkpoint) -> None:
+        """Go on after a committed round of the RUN folder, bit for bit as if nothing had stopped.
 
         Raises:
             ConfigError: the RUN folder holds more rounds than are asked for.
-            DataError: its checkpoint or history is damaged.
+            DataError: its history, or the checkpoint of its best round, is damaged.
         """
         assert self.run is not None
-        held = checkpoint.load(self.run, done)
         if held.round > self.settings.rounds:
             raise ConfigError(f"{self.run}: holds {held.round} rounds, more than rounds={self.settings.rounds}")
         self.server.restore(held.server, round=held.round, sites=held.sites, parameters=held.parameters)

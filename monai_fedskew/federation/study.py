@@ -60,21 +60,22 @@ def run_study(
     require_federated(method)
     own = {"bundle": {"name": "each site's own", "sha256": ""}, "overrides": {}, "sites": {}}
     about = {**about_run(method, settings), "engine": engine, "study": study, "command": [engine], **own}
-    if resume and (run / "run.json").is_file():
+    is_begun = run.is_dir() and checkpoint.latest(run) is not None
+    if is_begun and not resume:
+        raise ConfigError(
+            f"study {study}: the server holds a run of it in {run}; go on with it (--resume), give the study another "
+            "name, or have that folder removed at the server"
+        )
+    if (run / "run.json").is_file():  # also of a server that died before round 1, which left nothing to lose
         require_same_run(run, about)
         about["sites"] = json.loads((run / "run.json").read_text())["sites"]
         if is_finished(run, settings.rounds):
             summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
             if not summary.get("unfinished"):
                 return summary
-    elif run.is_dir() and any(run.iterdir()) and not resume:
-        raise ConfigError(
-            f"study {study}: the server holds a run of it in {run}; go on with it (--resume), give the study another "
-            "name, or have that folder removed at the server"
-        )
-    open_run(run, about, resume=resume, force=False)
+    open_run(run, about, resume=True, force=False)
     with locked(run):
-        return _Study(method, settings, transport, about, run).run(resume=resume, on_round=on_round)
+        return _Study(method, settings, transport, about, run).run(on_round)
 
 
 def require_federated(method: Method) -> None:
@@ -90,13 +91,13 @@ class _Study:
         self.about, self.folder, self.started = about, folder, time.monotonic()
         self.rounds = Rounds(method, settings, transport, study=about["study"], run=folder, on_survey=self._record)
 
-    def run(self, *, resume: bool, on_round: OnRound | None) -> dict[str, Any]:
+    def run(self, on_round: OnRound | None) -> dict[str, Any]:
         rounds, settings = self.rounds, self.rounds.settings
-        done = checkpoint.latest(self.folder) if resume else None
+        done = checkpoint.latest(self.folder)
         if done is None:
             rounds.start()
         else:
-            rounds.resume(done)
+            rounds.resume(checkpoint.load(self.folder, done))
         surveyed = time.monotonic()
         while rounds.server.round < settings.rounds:
             entries = rounds.do_round()

@@ -67,7 +67,7 @@ def summarise(
         "chosen_round": round,
         "choose": settings.choose,
         "sites": {site: dict(levels) for site, levels in scores.items()},
-        **overall({site: dict(levels) for site, levels in scores.items()}),
+        **overall(scores),
         "shared_keys": len(cast.tensors),
         "private_keys": private_keys,
         "shared_bytes": sum(value.nbytes for value in (*cast.tensors.values(), *told)),
