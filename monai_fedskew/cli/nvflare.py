@@ -126,11 +126,10 @@ def submit(job: Path, startup_kit: Path, resume: bool, wait: bool, out: Path | N
 @click.option("--bundle", help="This hospital's bundle: a name from `fedskew bundle list` or a folder.")
 @click.option("--data", type=_FOLDER, help="Its prepared data, the folder of this one site.")
 @click.option("--state", type=_FOLDER, help="Where its private state is kept. [KIT/local/state]")
+@options.prepared_as
 @click.option("--runs", type=_FOLDER, help="At the server: where the runs of all studies are kept.")
 @click.option("--apply", "is_applied", is_flag=True, help="Write it; a changed resources.json is kept beside it.")
-def site_setup(
-    kit: Path, bundle: str | None, data: Path | None, state: Path | None, runs: Path | None, is_applied: bool
-) -> None:
+def site_setup(kit: Path, is_applied: bool, **given: str | Path | None) -> None:
     """Say what KIT (a hospital's or the server's startup kit) lacks for our jobs, or mend it.
 
     Adds one class to class_allow_list of local/resources.json, which allows jobs that hold no code, and writes
@@ -138,7 +137,7 @@ def site_setup(
     """
     from monai_fedskew.cli.nvflare_kit import Kit, allow_list_text, setup
 
-    found, given = Kit.of(kit), {"bundle": bundle, "data": data, "state": state, "runs": runs}
+    found = Kit.of(kit)
     steps = setup(found, {key: value for key, value in given.items() if value is not None}, is_applied=is_applied)
     click.echo(f"{found.role} {found.name}: {found.path}")
     click.echo(allow_list_text(found))

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from monai_fedskew.core.json_object import read_object
 from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["Kit", "allow_list_text", "setup"]
 
-_LIST, _FILE = "class_allow_list", "fedskew.json"
+_LIST, _FILE, _HINT = "class_allow_list", "fedskew.json", "restore the startup kit"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Kit:
             return cls(path.absolute(), "server", "server")
         if (startup / "fed_client.json").is_file():
             file = startup / "fed_client.json"
-            client = _read(file).get("client")
+            client = read_object(file, _HINT).get("client")
             name = client.get("fqsn") if isinstance(client, dict) else None
             if not isinstance(name, str):
                 raise DataError(f"{file}: client.fqsn={name!r} must be the site's name; restore the startup kit")
@@ -99,7 +100,7 @@ def setup(kit: Kit, given: Mapping[str, str | Path], *, is_applied: bool) -> lis
 
     Args:
         kit: a hospital's or the server's.
-        given: keys of fedskew.json to set: bundle, data and state, or runs.
+        given: keys of fedskew.json to set: bundle, data, state and prepared_as, or runs.
         is_applied: whether to write.
 
     Returns:
@@ -109,10 +110,11 @@ def setup(kit: Kit, given: Mapping[str, str | Path], *, is_applied: bool) -> lis
         ConfigError: a key that does not belong to this role, or values that cannot be used; nothing is written.
         DataError: a file of the kit cannot be read.
     """
-    allowed = ("runs",) if kit.role == "server" else ("bundle", "data", "state")
+    allowed = ("runs",) if kit.role == "server" else ("bundle", "data", "state", "prepared_as")
     for key in given:
         if key not in allowed:
-            raise ConfigError(f"--{key} does not belong to a {kit.role}; here: {', '.join('--' + a for a in allowed)}")
+            option, here = _option(key), ", ".join(map(_option, allowed))
+            raise ConfigError(f"{option} does not belong to a {kit.role}; here: {here}")
     resources, is_refused = _resources(kit), kit.refusal(kit.needed) is not None
     content, is_new = _own_file(kit, given)
     steps = []
@@ -136,11 +138,15 @@ def setup(kit: Kit, given: Mapping[str, str | Path], *, is_applied: bool) -> lis
     return steps
 
 
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
 def _resources(kit: Kit) -> dict[str, Any]:
     """The content of resources.json, or of the default where the owner has none."""
     own = kit.local / "resources.json"
     path = own if own.is_file() else kit.local / "resources.json.default"
-    resources = _read(path)
+    resources = read_object(path, _HINT)
     listed = resources.get(_LIST, [])
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise DataError(f"{path}: {_LIST}={listed!r:.60} must be a list of class names; correct it")
@@ -155,11 +161,9 @@ def _own_file(kit: Kit, given: Mapping[str, str | Path]) -> tuple[dict[str, Any]
 
     if kit.file.is_dir():
         raise ConfigError(f"{kit.file} is a folder; move it away")
-    held = _read(kit.file) if kit.file.is_file() else {}
-    is_name = str(given.get("bundle")) in list_bundles()
-    values = {
-        key: str(value if key == "bundle" and is_name else Path(value).absolute()) for key, value in given.items()
-    }
+    held = read_object(kit.file, _HINT) if kit.file.is_file() else {}
+    names = {"prepared_as", *(["bundle"] if str(given.get("bundle")) in list_bundles() else [])}
+    values = {key: str(value if key in names else Path(value).absolute()) for key, value in given.items()}
     content = held | values
     if kit.role == "server":
         if "runs" not in content:
@@ -189,13 +193,3 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(content, indent=2) + "\n")  # a job that starts now reads the old file or the new one
     if mode is not None:
         path.chmod(mode)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({error}); correct it, or restore the startup kit") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: holds a {type(content).__name__}, not an object; correct it, or restore the kit")
-    return content

@@ -22,6 +22,7 @@ __all__ = [
     "optimizer_state",
     "out",
     "overrides",
+    "prepared_as",
     "resume",
     "rounds",
     "run_options",
@@ -47,6 +48,9 @@ method = click.option(
     "--method", required=True, help="For example fedbn, or fedrdn+fedbn+fedprox:mu=0.2; see `fedskew methods`."
 )
 seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed; also picks the subject fold.")
+prepared_as = click.option(
+    "--prepared-as", metavar="NAME", help="The name its data were prepared under, where that is another."
+)
 rounds = click.option("--rounds", type=click.IntRange(1), help="Communication rounds.")
 local_epochs = click.option("--local-epochs", type=click.IntRange(1), help="Epochs a site trains in each round. [1]")
 fraction = click.option("--fraction", type=click.FloatRange(0, 1, min_open=True), help="Share of sites a round. [1]")

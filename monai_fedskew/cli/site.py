@@ -1,7 +1,8 @@
 """`fedskew site`: a hospital's own file, its checks, and the private state it keeps."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from monai_fedskew.sites.state_folder import Held
 
 __all__ = ["site"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PATH = click.Path(path_type=Path)
 _SITE_FILE = "fedskew.json"
@@ -25,6 +28,7 @@ def site() -> None:
 @click.option("--bundle", required=True, help="Name of a shipped bundle, or a folder.")
 @click.option("--data", required=True, type=_PATH, help="The site's prepared folder, or the folder of several sites.")
 @click.option("--site", "name", required=True, help="The site's name, as the engine knows it.")
+@options.prepared_as
 @click.option("--state", type=_PATH, help="Folder of its private state. [`state` beside the file]")
 @click.option("--output", type=_PATH, help="Folder of its results. [`results` beside the file]")
 @options.overrides
@@ -34,6 +38,7 @@ def init(
     bundle: str,
     data: Path,
     name: str,
+    prepared_as: str | None,
     state: Path | None,
     output: Path | None,
     overrides: tuple[str, ...],
@@ -61,6 +66,7 @@ def init(
         state=(state or beside / "state").absolute(),
         output=(output or beside / "results").absolute(),
         overrides=parse_overrides(overrides),
+        prepared_as=prepared_as or "",
     )
     write_site_file(out, content)
     click.echo(f"site file: {out.absolute()}\nnext:      fedskew site check {out} --method METHOD")
@@ -96,15 +102,24 @@ def state() -> None:
     """List, show and drop the private state that a site keeps between rounds."""
 
 
-_file = click.option("--file", type=_PATH, default=Path(_SITE_FILE), show_default=True, help="The site's file.")
-_folder = click.option("--state", "folder", type=_PATH, help="The folder of state itself, instead of --file.")
-_run = click.option("--run", help="Only this run of the study.")
-_site = click.option("--site", "name", help="Only this site.")
+def _where(command: F) -> F:
+    """Add the options that say where state lies."""
+    command = click.option("--state", "folder", type=_PATH, help="The folder of state itself, instead of --file.")(
+        command
+    )
+    return click.option("--file", type=_PATH, default=Path(_SITE_FILE), show_default=True, help="The site's file.")(
+        command
+    )
+
+
+def _which(command: F) -> F:
+    """Add what picks private states: a study, and options that narrow it down."""
+    command = click.option("--site", "name", help="Only this site.")(_where(command))
+    return click.argument("study")(click.option("--run", help="Only this run of the study.")(command))
 
 
 @state.command("list")
-@_file
-@_folder
+@_where
 def list_(file: Path, folder: Path | None) -> None:
     """List what is kept: study, site, run, network, rounds, size, and when it was last written."""
     from monai_fedskew.sites.state_folder import list_held
@@ -115,11 +130,7 @@ def list_(file: Path, folder: Path | None) -> None:
 
 
 @state.command()
-@click.argument("study")
-@_run
-@_site
-@_file
-@_folder
+@_which
 def show(study: str, run: str | None, name: str | None, file: Path, folder: Path | None) -> None:
     """Show the entries of a STUDY's private state with their types and shapes; never a value."""
     from monai_fedskew.sites.store import read_about
@@ -136,11 +147,7 @@ def show(study: str, run: str | None, name: str | None, file: Path, folder: Path
 
 
 @state.command()
-@click.argument("study")
-@_run
-@_site
-@_file
-@_folder
+@_which
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop(study: str, run: str | None, name: str | None, file: Path, folder: Path | None, yes: bool) -> None:
     """Delete a STUDY's private state at this site for good. Refused while a process holds it."""

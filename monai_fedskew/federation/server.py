@@ -69,11 +69,7 @@ class Server:
             StateError: missing, unknown or misshapen tensors, naming site and key; a report that a part cannot use.
             RoundError: of another round or of an unknown site.
         """
-        if update.site not in self.sites:
-            raise RoundError(f"site {update.site}: was never surveyed; known sites: {', '.join(self.sites)}")
-        _check(update, self.tensors, "the server")
-        if update.round != self.round + 1:
-            raise RoundError(f"site {update.site}: update of round {update.round} in round {self.round + 1}")
+        self._require_fit(update)
         if update.aux:
             self._merged([update], len(self.sites))  # merging is pure: what a part cannot use, it says here
 
@@ -89,7 +85,7 @@ class Server:
         excluded: list[Event] = []
         names = [update.site for update in updates]
         for update in sorted(updates, key=lambda update: update.site):
-            self.check(update)
+            self._require_fit(update)
             if names.count(update.site) > 1:
                 raise RoundError(f"site {update.site}: {names.count(update.site)} updates in round {self.round + 1}")
             problem = _non_finite(update)
@@ -126,6 +122,13 @@ class Server:
         self.tensors, self.memory = groups.get("tensors", {}), groups.get("memory", {})
         self.parts = {name.removeprefix("part."): group for name, group in groups.items() if name.startswith("part.")}
         self.round, self.sites, self.parameters = round, tuple(sites), frozenset(parameters)
+
+    def _require_fit(self, update: Update) -> None:
+        if update.site not in self.sites:
+            raise RoundError(f"site {update.site}: was never surveyed; known sites: {', '.join(self.sites)}")
+        _check(update, self.tensors, "the server")
+        if update.round != self.round + 1:
+            raise RoundError(f"site {update.site}: update of round {update.round} in round {self.round + 1}")
 
     def _weights(self, updates: Sequence[Update]) -> dict[str, float]:
         """Weights over the round's participants, summing to 1."""

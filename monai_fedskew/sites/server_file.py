@@ -5,11 +5,13 @@ A hospital's half is in ``site_file``; here too relative paths are relative to t
     {"runs": "/srv/fedskew/runs"}
 """
 
-import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from monai_fedskew.errors import ConfigError, DataError
+from monai_fedskew.core.json_object import read_object
+from monai_fedskew.errors import ConfigError
 
 __all__ = ["parse_runs_folder", "read_runs_folder"]
 
@@ -26,16 +28,12 @@ def read_runs_folder(path: Path) -> Path:
         ConfigError: the file lacks the key ``runs``, or it names no folder.
         DataError: the file is not there or cannot be read.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read ({error}), so where runs are kept is not known; {_HINT}") from error
-    return parse_runs_folder(path, content)
+    return parse_runs_folder(path, read_object(path, _HINT))
 
 
-def parse_runs_folder(path: Path, content: object) -> Path:
+def parse_runs_folder(path: Path, content: Mapping[str, Any]) -> Path:
     """Make of the file's content what ``read_runs_folder`` returns, with the same errors."""
-    runs = content.get("runs") if isinstance(content, dict) else None
+    runs = content.get("runs")
     if not isinstance(runs, str) or not runs or "\0" in runs:
         raise ConfigError(f"{path}: runs={runs!r} must name the folder where runs are kept; {_HINT}")
     folder = Path(os.path.normpath(path.absolute().parent / runs))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from monai_fedskew.core.json_object import read_object
 from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.data.manifest import MANIFEST, read_manifest
 from monai_fedskew.data.site_names import require_site_name
@@ -43,6 +44,7 @@ class SiteFile:
         state: folder of its private state; may not exist yet.
         output: folder of its results; may not exist yet.
         overrides: configuration id to plain value; ``fold`` follows the seed unless it is given.
+        prepared_as: the name its data were prepared under, where that is another; empty for the same.
     """
 
     site: str
@@ -51,6 +53,7 @@ class SiteFile:
     state: Path
     output: Path
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    prepared_as: str = ""
 
     def source(self, seed: int) -> BundleSite:
         """Return what opens the site, with the fold that belongs to the seed.
@@ -74,7 +77,7 @@ def read_site_file(path: Path, site: str | None = None) -> SiteFile:
         DataError: the file, or the folder of data it names, is not there or cannot be read, or the data were prepared
             for another site.
     """
-    return parse_site_file(path, _load(path), site)
+    return parse_site_file(path, read_object(path, _HINT), site)
 
 
 def parse_site_file(path: Path, content: Mapping[str, Any], site: str | None = None) -> SiteFile:
@@ -94,7 +97,7 @@ def parse_site_file(path: Path, content: Mapping[str, Any], site: str | None = N
     bundle = content["bundle"]
     found = {key: Path(os.path.normpath(folder / content.get(key, _DEFAULTS.get(key, "")))) for key in _PATHS[1:]}
     _require_folders(path, found)
-    _require_own(path, found["data"], site, content.get("prepared_as", site))
+    _require_own(path, found["data"], site, prepared_as := content.get("prepared_as", ""))
     return SiteFile(
         site=site,
         bundle=find_bundle(bundle if bundle in list_bundles() else os.path.normpath(folder / bundle)),
@@ -102,6 +105,7 @@ def parse_site_file(path: Path, content: Mapping[str, Any], site: str | None = N
         state=found["state"],
         output=found["output"],
         overrides=content.get("overrides", {}),
+        prepared_as=prepared_as,
     )
 
 
@@ -110,11 +114,12 @@ def write_site_file(path: Path, site_file: SiteFile) -> None:
 
     Raises:
         ConfigError: the file is a folder, state or output is a file, or the overrides hold what JSON cannot.
-        DataError: the folder of data is not there.
+        DataError: the folder of data is not there, or was prepared for another site.
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name a file in it, for example {path / 'fedskew.json'}")
     _require_folders(path, {key: getattr(site_file, key) for key in _PATHS[1:]})
+    _require_own(path, site_file.data, site_file.site, site_file.prepared_as)
     folder = path.absolute().parent
     shipped = {bundle: name for name, bundle in list_bundles().items()}
     content: dict[str, Any] = {"site": site_file.site}
@@ -124,10 +129,9 @@ def write_site_file(path: Path, site_file: SiteFile) -> None:
         content[key] = target.relative_to(folder).as_posix() if target.is_relative_to(folder) else str(target)
     if site_file.bundle in shipped:
         content["bundle"] = shipped[site_file.bundle]
-    elif (
-        content["bundle"] in list_bundles()
-    ):  # the hospital's own, beside the file; the name alone means the shipped one
+    elif content["bundle"] in list_bundles():  # the hospital's own; the name alone means the shipped one
         content["bundle"] = f"./{content['bundle']}"
+    content |= {"prepared_as": site_file.prepared_as} if site_file.prepared_as else {}
     content["overrides"] = dict(site_file.overrides)
     try:
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
@@ -135,18 +139,6 @@ def write_site_file(path: Path, site_file: SiteFile) -> None:
         raise ConfigError(f"{path}: overrides must be plain values ({error})") from error
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise DataError(f"{path.absolute()} {'is a folder' if path.is_dir() else 'does not exist'}; {_HINT}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({error}); correct it, or {_HINT}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: holds a {type(content).__name__}, not an object with {', '.join(_NEEDED)}; {_HINT}")
-    return content
 
 
 def _check(path: Path, content: Mapping[str, Any]) -> None:
@@ -182,5 +174,5 @@ def _require_own(path: Path, data: Path, site: str, prepared_as: str) -> None:
     if found not in (site, prepared_as):
         raise DataError(
             f"{path}: data {data} were prepared for site {found!r}, but this is {site!r}; name this site's own folder, "
-            f'or, if it is the same hospital under another name, add "prepared_as": "{found}"'
+            f'or, if it is the same hospital under another name, "prepared_as": "{found}" (--prepared-as {found})'
         )

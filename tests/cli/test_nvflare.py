@@ -259,13 +259,27 @@ def test_preflight_at_the_server(server: Path, job: Path, capsys: pytest.Capture
     code, said = _fails(capsys, "preflight", server, "--job", job)
     assert code == 1
     assert f"NO policy: Component '{CLASSES['server']}'" in said
-    assert f"NO runs: {server / 'local' / 'fedskew.json'}: cannot be read" in said
+    assert f"NO runs: {server / 'local' / 'fedskew.json'} does not exist" in said
     _setup(server, "--runs", tmp_path / "runs", "--apply")
     (tmp_path / "runs" / "abide" / "rounds" / "2").mkdir(parents=True)
     capsys.readouterr()
     main(["nvflare", "preflight", str(server), "--job", str(job)])
     said = capsys.readouterr().out
     assert "study abide has 2 rounds; submit the job with --resume to go on" in said
+
+
+def test_a_kit_under_another_name_than_its_data(
+    kit: Path, study: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data of B in the kit of A: refused, nothing written, with the option that says that it is one hospital."""
+    call = (kit, "--bundle", tiny_bundle, "--data", study / "B", "--apply")
+    code, said = _fails(capsys, "site-setup", *call)
+    assert code == 1
+    assert "prepared for site 'B'" in said
+    assert "--prepared-as B" in said
+    assert not (kit / "local" / "fedskew.json").exists()
+    _setup(*call[:-1], "--prepared-as", "B", "--apply")
+    assert json.loads((kit / "local" / "fedskew.json").read_text())["prepared_as"] == "B"
 
 
 def test_submit_needs_an_admins_kit(kit: Path, job: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

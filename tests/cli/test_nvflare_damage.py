@@ -85,7 +85,7 @@ def test_a_setup_that_would_fail_half_way_is_not_begun(
     with pytest.raises(ConfigError, match="fedskew.json: runs .* is a file"):
         setup(Kit.of(tmp_path / "server"), {"runs": kit / "startup" / "fed_client.json"}, is_applied=True)
     shutil.rmtree(kit / "local")
-    with pytest.raises(DataError, match="resources.json.default: cannot be read"):
+    with pytest.raises(DataError, match="resources.json.default does not exist; restore the startup kit"):
         setup(Kit.of(kit), given, is_applied=True)
 
 

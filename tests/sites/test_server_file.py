@@ -25,7 +25,6 @@ def test_runs_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path
     ("content", "told"),
     [
         ({}, "runs=None must name the folder"),
-        ([], "runs=None must name the folder"),
         ({"runs": 3}, "runs=3 must name the folder"),
         ({"runs": ""}, "runs='' must name the folder"),
         ({"runs": "fedskew.json"}, "is a file; name a folder"),
@@ -42,8 +41,9 @@ def test_what_is_wrong_is_named(content: Any, told: str, tmp_path: Path) -> None
 def test_a_file_that_is_absent_or_no_json_is_refused(tmp_path: Path) -> None:
     """Named, with the command that writes it."""
     path = tmp_path / "fedskew.json"
-    with pytest.raises(DataError, match="fedskew.json: cannot be read .* site-setup KIT --runs DIR"):
+    with pytest.raises(DataError, match="fedskew.json does not exist; .* site-setup KIT --runs DIR"):
         read_runs_folder(path)
-    path.write_text("{")
-    with pytest.raises(DataError, match="fedskew.json: cannot be read .* site-setup KIT --runs DIR"):
-        read_runs_folder(path)
+    for text, told in (("{", "cannot be read as JSON"), ("[]", "holds a list, not an object")):
+        path.write_text(text)
+        with pytest.raises(DataError, match=f"fedskew.json: {told}.* site-setup KIT --runs DIR"):
+            read_runs_folder(path)

@@ -112,7 +112,7 @@ def test_a_file_that_is_absent_or_no_json_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a folder; `fedskew site init` writes one"):
         read_site_file(tmp_path, "A")
     path.write_text("[]")
-    with pytest.raises(ConfigError, match="holds a list, not an object with bundle, data"):
+    with pytest.raises(DataError, match="holds a list, not an object; correct it, or `fedskew site init`"):
         read_site_file(path, "A")
 
 
@@ -169,4 +169,9 @@ def test_another_hospitals_data_are_refused(tiny_bundle: Path, study: Path, tmp_
     with pytest.raises(DataError, match="prepared for site 'A', but this is 'B'.*\"prepared_as\": \"A\""):
         read_site_file(path, "B")
     path.write_text(json.dumps({**content, "prepared_as": "A"}))
-    assert read_site_file(path, "B").data == study / "A"
+    held = read_site_file(path, "B")
+    assert (held.data, held.prepared_as) == (study / "A", "A")
+    write_site_file(path, held)
+    assert read_site_file(path, "B") == held
+    with pytest.raises(DataError, match="prepared for site 'A'"):
+        write_site_file(path, replace(held, prepared_as=""))
