@@ -3,7 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from monai_fedskew.core.aggregate import Aggregator, WeightedMean
@@ -27,6 +27,7 @@ class Method:
         aggregate: how updates become the next model.
         scope: "federated", or one of the two ends a study is compared with: "local" trains each site alone,
             "pooled" trains one model on all sites' data together.
+        refuses: names of methods this one cannot work with, each with the reason.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Method:
     parts: tuple[Part, ...] = ()
     aggregate: Aggregator = WeightedMean()
     scope: Literal["federated", "local", "pooled"] = "federated"
+    refuses: Mapping[str, str] = field(default_factory=dict)
 
 
 def compose(*methods: Method) -> Method:
@@ -42,24 +44,29 @@ def compose(*methods: Method) -> Method:
     Shares what all of them share, joins their parts, and takes the one aggregate that is not the mean.
 
     Raises:
-        ConfigError: a part twice, two parts in an exclusive stage, two aggregates, or a baseline with more than a
-            normalisation.
+        ConfigError: a part twice, two parts in an exclusive stage, two aggregates, methods of which one refuses the
+            other, or a baseline with more than a normalisation.
     """
     parts = tuple(sorted((part for m in methods for part in m.parts), key=lambda part: part.name))
     name = "+".join(m.name for m in methods)
     _require_once(name, [part.name for part in parts])
-    _require_once(name, [m.name.partition(":")[0] for m in methods])
+    names = [piece.partition(":")[0] for piece in name.split("+")]
+    _require_once(name, names)
+    refused = {other: why for m in methods for other, why in m.refuses.items()}
+    for other in names:
+        if other in refused:
+            raise ConfigError(f"{name}: {refused[other]}")
     for stage in EXCLUSIVE:
         users = [part.name for part in parts if stage in part.stages]
         if len(users) > 1:
             raise ConfigError(f"{name}: {' and '.join(users)} both take the stage {stage!r}; leave one of them out")
     special = [m for m in methods if m.aggregate != WeightedMean()]
     if len(special) > 1:
-        names = " and ".join(m.name for m in special)
-        raise ConfigError(f"{name}: {names} each bring their own aggregate; at most one can")
+        bringing = " and ".join(m.name for m in special)
+        raise ConfigError(f"{name}: {bringing} each bring their own aggregate; at most one can")
     scope = _scope(name, methods)
     aggregate = special[0].aggregate if special else WeightedMean()
-    return Method(name, both(*(m.share for m in methods)), parts, aggregate, scope)
+    return Method(name, both(*(m.share for m in methods)), parts, aggregate, scope, refused)
 
 
 def parse(text: str, table: Mapping[str, Factory]) -> Method:
@@ -93,8 +100,7 @@ def _build(piece: str, table: Mapping[str, Factory]) -> Method:
         if key in values:
             raise ConfigError(f"method {name}: parameter {key!r} is given twice")
         values[key] = _convert(f"method {name}: {key}", value, hints[key])
-    method = factory(**values)
-    return Method(piece, method.share, method.parts, method.aggregate, method.scope)
+    return replace(factory(**values), name=piece)
 
 
 def _convert(what: str, text: str, kind: Any) -> Any:

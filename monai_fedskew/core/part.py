@@ -43,8 +43,14 @@ class SiteView(Protocol):
     def examples(self) -> Iterator[Tensor]:
         """Yield batches (B, C, ...) of clean training inputs in a fixed order."""
 
+    def labelled_examples(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of ``examples`` with their labels (B, ...)."""
+
     def example_groups(self) -> Tensor | None:
         """Return the number of each example's subject, in the order of ``examples``; None if the data name none."""
+
+    def stream(self, part: "Part") -> torch.Generator:
+        """Return the part's own source of randomness (CPU), seeded from (seed, site, round, part) in every round."""
 
     def replay(self, part: "Part") -> AbstractContextManager[None]:
         """Allow extra passes: random state from the part's own stream, running statistics frozen."""

@@ -89,20 +89,17 @@ class Site:
         """Allow extra passes; see SiteView."""
         return self._seams.replay(part)
 
+    def stream(self, part: Part) -> torch.Generator:
+        """Return the part's own source of randomness; see SiteView."""
+        return self._seams.stream(part)
+
     def examples(self) -> Iterator[Tensor]:
         """Yield clean training inputs, (B, C, ...) at most 1024 at once, in a fixed order."""
-        data = self._survey_data
-        if data is self.trainer.data_loader.dataset and self._is_random:
-            raise ConfigError(
-                f"site {self.name}: the training data has random transforms; give the bundle a `survey#dataset` "
-                "without them, so that statistics are those of clean examples"
-            )
-        for start in range(0, len(data), _SURVEY_BATCH):
-            index = list(range(start, min(start + _SURVEY_BATCH, len(data))))
-            if hasattr(data, "__getitems__"):
-                yield data.__getitems__(index)[CommonKeys.IMAGE]
-            else:
-                yield torch.stack([torch.as_tensor(data[i][CommonKeys.IMAGE]) for i in index])
+        return (images for images, in self._clean(CommonKeys.IMAGE))
+
+    def labelled_examples(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of ``examples`` with their labels (B, ...)."""
+        return ((images, labels) for images, labels in self._clean(CommonKeys.IMAGE, CommonKeys.LABEL))
 
     def example_groups(self) -> Tensor | None:
         """Return the number of each example's subject, (examples,) int64; None where the training data name none.
@@ -171,6 +168,22 @@ class Site:
         key = self.evaluator.state.key_metric_name
         ordered = {key: metrics[key], **metrics} if key in metrics else metrics
         return len(self.evaluator.data_loader.dataset), ordered
+
+    def _clean(self, *keys: str) -> Iterator[tuple[Tensor, ...]]:
+        data = self._survey_data
+        if data is self.trainer.data_loader.dataset and self._is_random:
+            raise ConfigError(
+                f"site {self.name}: the training data has random transforms; give the bundle a `survey#dataset` "
+                "without them, so that statistics are those of clean examples"
+            )
+        for start in range(0, len(data), _SURVEY_BATCH):
+            index = list(range(start, min(start + _SURVEY_BATCH, len(data))))
+            if hasattr(data, "__getitems__"):
+                batch = data.__getitems__(index)
+                yield tuple(torch.as_tensor(batch[key]) for key in keys)
+            else:
+                rows = [data[i] for i in index]
+                yield tuple(torch.stack([torch.as_tensor(row[key]) for row in rows]) for key in keys)
 
 
 def _require_trainable_batches(name: str, loader: Any, model: nn.Module) -> None:

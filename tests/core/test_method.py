@@ -151,3 +151,12 @@ def test_methods_are_values() -> None:
 
     assert pickle.loads(pickle.dumps(method)) == method
     assert "norm+adds" in repr(method)
+
+
+def test_a_pair_that_one_of_them_refuses_is_an_error_in_either_order() -> None:
+    """The reason is in the method's own file; the core only passes it on, also through a composition."""
+    picky = Method("picky", refuses={"adds": "picky measures what adds would change"})
+    for methods in ((picky, adds()), (adds(), picky), (compose(picky, norm()), Method("adds:size=2"))):
+        with pytest.raises(ConfigError, match=r"adds.*: picky measures what adds would change|picky.*: picky measures"):
+            compose(*methods)
+    assert compose(picky, norm()).refuses == picky.refuses

@@ -166,3 +166,25 @@ def test_scores_come_with_the_key_metric_first(sources: dict[str, Any]) -> None:
     samples, metrics = sources["A"].open().evaluate(0)
     assert samples == 12
     assert next(iter(metrics)) == "accuracy"
+
+
+def test_labelled_examples_are_the_examples_with_their_labels(sources: dict[str, Any]) -> None:
+    """Same rows in the same order, whether the data set gives whole batches or single items."""
+    site = sources["A"].open()
+    data = site.trainer.data_loader.dataset
+    images, labels = zip(*site.labelled_examples(), strict=True)
+    assert torch.equal(torch.cat(images), torch.cat(list(site.examples())))
+    assert torch.cat(labels).tolist() == [int(data[i]["label"]) for i in range(len(data))]
+
+
+def test_a_stream_is_a_function_of_seed_site_round_and_part(sources: dict[str, Any]) -> None:
+    """What other parts draw does not matter, nor what was drawn before."""
+    site, part, other = sources["A"].open(), Piece("one"), Piece("two")
+    draws = []
+    for before in (0, 3):
+        site.stream(part), site.stream(other)
+        site.seed(1, 2)
+        torch.rand(before, generator=site.stream(other))
+        draws.append(torch.rand(2, generator=site.stream(part)).tolist())
+    assert draws[0] == draws[1]
+    assert torch.rand(2, generator=site.stream(other)).tolist() != draws[0]
