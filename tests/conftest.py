@@ -50,3 +50,26 @@ def sources(study: Path, tiny_bundle: Path) -> dict[str, Any]:
     from monai_fedskew.sites.bundle import BundleSite
 
     return {site: BundleSite(tiny_bundle, site, study / site) for site in ("A", "B", "C", "D")}
+
+
+@pytest.fixture(scope="session")
+def image_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four small prepared sites of 1 x 8 x 8 images with scanner skew, 32 images each."""
+    from monai_fedskew.data.synthetic_images import write_synthetic_images
+
+    folder = tmp_path_factory.mktemp("data") / "images"
+    return write_synthetic_images(folder, sites=("A", "B", "C", "D"), images=32)
+
+
+@pytest.fixture(scope="session")
+def image_bundle() -> Path:
+    """A bundle with a small MONAI ResNet with batch norm, momentum and a schedule."""
+    return ROOT / "tests" / "image_bundle"
+
+
+@pytest.fixture
+def image_sources(image_study: Path, image_bundle: Path) -> dict[str, Any]:
+    """The four sites of the small images on the image bundle."""
+    from monai_fedskew.sites.bundle import BundleSite
+
+    return {site: BundleSite(image_bundle, site, image_study / site) for site in ("A", "B", "C", "D")}

@@ -1,21 +1,92 @@
 """What the law tests share: the methods they run over, and bit-for-bit comparison."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 
 from monai_fedskew.core.method import Method, parse
+from monai_fedskew.core.part import Part
 from monai_fedskew.engines.simulator import Outcome
+from monai_fedskew.errors import ConfigError
+from monai_fedskew.federation.client import Client
+from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import METHODS
+from monai_fedskew.sites.pool import PooledSites
 
 FEDERATED = sorted(name for name, factory in METHODS.items() if factory().scope == "federated")
 EVERY = [*sorted(METHODS), "fedrdn+fedbn+fedprox:mu=0.2", "sitenorm+silobn", "fedrdn+local", "fedprox:variant=official"]
+
+# A setting that must change no bit of FedAvg on the same adapted network.
+NEUTRAL = {
+    "fedprox": "fedprox:mu=0",
+}
+
+# One site alone equals its local parts without messages: bit for bit, but for these, to this tolerance; None: the
+# server makes a step of its own, so that even one site's model is not what it sent.
+ALONE: dict[str, float | None] = {}
 
 
 def method(text: str) -> Method:
     """Build a method from the table."""
     return parse(text, METHODS)
+
+
+def sites_for(text: str, labs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The training sites of a method: on vectors, or on images where it refuses vectors; for pooled one site of all."""
+    sources = dict(labs[_lab(text, _Labs(labs))])
+    return {"pooled": PooledSites(tuple(sources.values()))} if "pooled" in text else sources
+
+
+def make_labs(vectors: Mapping[str, Any], images: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The small studies a method is tried on, in this order; plain SGD where momentum is refused."""
+    labs = {}
+    for name, sources in (("vectors", vectors), ("images", images)):
+        labs[name] = dict(sources)
+        labs[f"{name} without momentum"] = {
+            site: replace(source, overrides={"momentum": 0.0}) for site, source in sources.items()
+        }
+    return labs
+
+
+def without_parts(built: Method) -> Method:
+    """FedAvg on the network as the parts of a method change it."""
+    return Method("fedavg", parts=tuple(_AdaptOnly(part.name, part) for part in built.parts))
+
+
+@dataclass(frozen=True)
+class _AdaptOnly(Part):
+    name: str  # type: ignore[misc]  # that of the part, which its seed depends on
+    part: Part
+
+    def adapt(self, model: nn.Module, seed: int) -> nn.Module:
+        return self.part.adapt(model, seed)
+
+
+class _Labs(dict[str, Mapping[str, Any]]):
+    """Equal to any other, so that the choice is made once a method."""
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Labs)
+
+
+@cache
+def _lab(text: str, labs: _Labs) -> str:
+    reasons = []
+    for name, sources in labs.items():
+        try:
+            Client(method(text), next(iter(sources.values())), Settings(rounds=1))
+        except ConfigError as error:
+            reasons.append(str(error))
+        else:
+            return name
+    raise AssertionError(f"no small study suits {text}: {reasons}")
 
 
 def difference(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> str:

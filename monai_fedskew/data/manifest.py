@@ -53,6 +53,7 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 _CHECKSUM = "manifest_sha256"
 _BESIDE = ("schema", _CHECKSUM)
+_SINCE: Mapping[str, Any] = {"shape": []}  # keys that data prepared before they came lack
 
 
 def write_manifest(folder: Path, manifest: SiteManifest) -> None:
@@ -105,14 +106,14 @@ def read_manifest(folder: Path) -> SiteManifest:
             f"{path}: key 'schema' is {content.get('schema')!r}, this version of monai_fedskew reads {SCHEMA}; "
             "prepare the data again"
         )
-    check_keys(path, list(content), beside=_BESIDE)
+    check_keys(path, [*content, *_SINCE.keys() - content.keys()], beside=_BESIDE)
     found, stated = _checksum(content), content.get(_CHECKSUM)
     if found != stated:
         raise DataError(
             f"{path}: key '{_CHECKSUM}' is {str(stated)[:12]!r} but the content gives {found[:12]!r}: "
             f"the file was changed after it was written; {AGAIN}"
         )
-    manifest = build_manifest(path, {key: value for key, value in content.items() if key not in _BESIDE})
+    manifest = build_manifest(path, {**_SINCE, **{key: value for key, value in content.items() if key not in _BESIDE}})
     check_manifest(path, manifest)
     _open_data(Path(folder), manifest)
     return manifest

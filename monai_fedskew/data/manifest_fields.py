@@ -56,7 +56,8 @@ def build_manifest(path: Path, content: Mapping[str, Any]) -> SiteManifest:
     )
     values["subjects"] = tuple(Subject(**subject) for subject in content["subjects"])
     values["excluded"] = tuple(Excluded(**excluded) for excluded in content["excluded"])
-    values["label_names"], values["features"] = tuple(content["label_names"]), tuple(content["features"])
+    for key in ("label_names", "features", "shape"):
+        values[key] = tuple(content[key])
     return SiteManifest(**values)
 
 
@@ -78,6 +79,11 @@ def check_manifest(path: Path, manifest: SiteManifest) -> None:
         raise DataError(
             f"{path}: store 'series' with window {manifest.window} and kind {manifest.kind!r}: rows can only be "
             f"computed as edges, from at least 3 volumes; {AGAIN}"
+        )
+    if (manifest.kind == "image") != bool(manifest.shape) or any(size < 1 for size in manifest.shape):
+        raise DataError(
+            f"{path}: kind {manifest.kind!r} with shape {list(manifest.shape)}: images, and only they, have a shape "
+            f"(channels, *spatial) of sizes of at least 1; {AGAIN}"
         )
     at = 0
     for subject in manifest.subjects:
@@ -146,4 +152,5 @@ _TYPES: Mapping[str, tuple[_Check, str]] = {
     "data_digest": (_is_text, "text"),
     "summary": (_table_of(_is_number), "a table of numbers"),
     "notes": (_table_of(_is_text), "a table of texts"),
+    "shape": (_list_of(_is_whole), "a list of whole numbers"),
 }

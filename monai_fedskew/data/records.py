@@ -1,5 +1,6 @@
 """What the rows of a prepared site are, as values: regions, subjects, and who was left out."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 __all__ = ["DATA_FILES", "Excluded", "Kind", "Region", "SiteManifest", "Store", "Subject", "series_lengths"]
 
-Kind = Literal["edges", "features", "series"]
+Kind = Literal["edges", "features", "series", "image"]
 Store = Literal["vectors", "series"]
 DATA_FILES: Mapping[str, str] = {"vectors": "vectors.npy", "series": "series.npy"}
 
@@ -55,7 +56,7 @@ class SiteManifest:
     Args:
         site: name of the site.
         label_names: name of label 0, 1, ...
-        kind: `edges` (upper triangle of a matrix over `regions`, row-major), `features` or `series`.
+        kind: `edges` (upper triangle of a matrix over `regions`, row-major), `features`, `series` or `image`.
         regions: regions in column order; empty for plain features.
         features: names of the columns; empty for edges, whose names follow from the regions.
         subjects: subjects in row order, without gaps.
@@ -68,6 +69,7 @@ class SiteManifest:
         data_digest: digest of the array, see `monai_fedskew.data.digest`; empty lets `write_manifest` compute it.
         summary: `mean` and `std` over all values, and the number of `windows`.
         notes: options of the call in words (protocol, merged samples, ...).
+        shape: of one row as an image (channels, *spatial); empty for vectors.
 
     Example:
         >>> regions = (Region("10"), Region("11"), Region("12"))
@@ -91,10 +93,13 @@ class SiteManifest:
     data_digest: str = ""
     summary: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    shape: tuple[int, ...] = ()
 
     @property
     def n_features(self) -> int:
         """Values in a row."""
+        if self.shape:
+            return math.prod(self.shape)
         return len(self.regions) * (len(self.regions) - 1) // 2 if self.kind == "edges" else len(self.features)
 
     @property

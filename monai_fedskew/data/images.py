@@ -1,0 +1,129 @@
+"""Images of one site, all of one size: written as the rows of a prepared site, read back as whole batches."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from monai_fedskew.data.datasets import ConnectomeDataset, SplitName
+from monai_fedskew.data.manifest import SiteManifest, Subject, read_manifest, require_site_name, write_manifest
+from monai_fedskew.errors import ConfigError, DataError
+
+__all__ = ["ImageDataset", "write_image_site"]
+
+
+def write_image_site(
+    folder: str | Path,
+    images: NDArray[np.float32],
+    labels: ArrayLike,
+    *,
+    label_names: Sequence[str],
+    ids: Sequence[str] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a prepared site of images, one a subject.
+
+    Args:
+        folder: receives ``manifest.json`` and ``vectors.npy``; its name is the site's.
+        images: (N, C, *spatial) finite numbers, stored as float32.
+        labels: (N,) class of each image, 0 .. classes - 1.
+        label_names: name of each class.
+        ids: what no split may cut apart, one an image; by default each image by its number.
+        notes: where the images come from, in words.
+
+    Returns:
+        The folder.
+
+    Raises:
+        DataError: the folder exists, sizes do not fit, a value is not finite, or the name cannot be a site's.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     site = write_image_site(f"{out}/A", np.zeros((4, 1, 2, 2), np.float32), [0, 1, 0, 1], label_names="ab")
+        ...     ImageDataset(site, "all").__getitems__([0, 3])["image"].shape
+        torch.Size([2, 1, 2, 2])
+    """
+    folder, classes = Path(folder), np.asarray(labels)
+    require_site_name(folder.name, f"{folder}: the name of a folder")
+    names = [f"{number:06d}" for number in range(len(images))] if ids is None else list(ids)
+    if folder.exists():
+        raise DataError(f"{folder.absolute()} exists; give a new folder")
+    if images.ndim < 3 or not len(images) or classes.shape != (len(images),) or len(names) != len(images):
+        raise DataError(
+            f"site {folder.name}: images of shape {images.shape}, {classes.size} labels and {len(names)} ids; "
+            "(N, C, *spatial) images and one label and id each are needed"
+        )
+    if not np.isfinite(images).all():
+        raise DataError(f"site {folder.name}: {int((~np.isfinite(images)).sum())} pixels are not finite")
+    people = tuple(Subject(name, int(classes[k]), k, k + 1) for k, name in enumerate(names))
+    manifest = SiteManifest(
+        site=folder.name,
+        label_names=tuple(label_names),
+        kind="image",
+        regions=(),
+        features=(),
+        subjects=people,
+        summary={"mean": float(images.mean()), "std": float(images.std()), "images": float(len(images))},
+        notes=dict(notes or {}),
+        shape=tuple(images.shape[1:]),
+    )
+    folder.mkdir(parents=True)
+    np.save(folder / "vectors.npy", images.reshape(len(images), -1).astype(np.float32))
+    write_manifest(folder, manifest)
+    return folder
+
+
+class ImageDataset(ConnectomeDataset):
+    """Serve the images of one split of a prepared site, memory-mapped, a whole batch at a time.
+
+    Args:
+        folder: a site's folder, written by `write_image_site`.
+        split: ``train``, ``validation``, ``test``, or ``all``.
+        fold: which of the ``folds`` subject folds is the test split, 0 .. folds - 1.
+        folds: number of stratified subject folds.
+        validation_fraction: part of the remaining subjects kept for validation, 0 .. 1; 0 leaves validation empty.
+        split_seed: seed of the folds; the same for every split of a study.
+        channels: channels to serve; images of one channel are repeated to that many. None serves what is stored.
+
+    Attributes:
+        shape: of one image (channels, *spatial), as served. Others as in `ConnectomeDataset`.
+
+    Raises:
+        ConfigError: an unknown split, or another number of channels than stored where that is not one.
+        DataError: the folder holds no prepared site of images.
+
+    See `write_image_site` for an example.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        split: SplitName,
+        *,
+        fold: int = 0,
+        folds: int = 5,
+        validation_fraction: float = 0.1,
+        split_seed: int = 0,
+        channels: int | None = None,
+    ) -> None:
+        super().__init__(
+            folder, split, fold=fold, folds=folds, validation_fraction=validation_fraction, split_seed=split_seed
+        )
+        stored = read_manifest(self.folder).shape
+        if not stored:
+            raise DataError(f"{self.folder}: holds vectors, not images; give a site written by write_image_site")
+        if channels not in (None, stored[0]) and stored[0] != 1:
+            raise ConfigError(
+                f"site {self.site}: {self.folder} has images of {stored[0]} channels, the network takes {channels}; "
+                "only images of one channel are repeated"
+            )
+        self._stored = stored
+        self.shape = (channels or stored[0], *stored[1:])
+
+    def _gather(self, rows: Tensor) -> Tensor:
+        images = super()._gather(rows).view(-1, *self._stored)
+        return images if self.shape == self._stored else torch.cat([images] * self.shape[0], dim=1)

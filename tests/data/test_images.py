@@ -1,0 +1,99 @@
+"""Prepared sites of images."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from monai_fedskew.data.images import ImageDataset, write_image_site
+from monai_fedskew.data.manifest import read_manifest, write_manifest
+from monai_fedskew.data.synthetic_images import write_synthetic_images
+from monai_fedskew.errors import ConfigError, DataError
+
+NAMES = ("empty", "square")
+
+
+def _pixels(shape: tuple[int, ...]) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize("shape", [(10, 1, 3, 2), (10, 2, 3, 2, 4)])
+def test_images_come_back_in_their_shape(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Pixel for pixel, in any order asked for, in two and three dimensions."""
+    images = _pixels(shape)
+    folder = write_image_site(tmp_path / "A", images, np.arange(10) % 2, label_names=NAMES)
+    data = ImageDataset(folder, "all")
+    batch = data.__getitems__([7, 2])
+    assert torch.equal(batch["image"], torch.from_numpy(images[[7, 2]]))
+    assert batch["label"].tolist() == [1, 0]
+    assert data.shape == shape[1:]
+    assert read_manifest(folder).shape == shape[1:]
+
+
+def test_images_of_one_channel_are_repeated_on_request(tmp_path: Path) -> None:
+    """A network of three channels takes grey images; two channels are not three."""
+    grey = write_image_site(tmp_path / "A", _pixels((4, 1, 2, 2)), [0, 1, 0, 1], label_names=NAMES)
+    image = ImageDataset(grey, "all", channels=3)[1]["image"]
+    assert image.shape == (3, 2, 2)
+    assert all(channel.tolist() == [[4.0, 5.0], [6.0, 7.0]] for channel in image)
+    two = write_image_site(tmp_path / "B", _pixels((4, 2, 2, 2)), [0, 1, 0, 1], label_names=NAMES)
+    with pytest.raises(ConfigError, match=r"site B: .* has images of 2 channels, the network takes 3"):
+        ImageDataset(two, "all", channels=3)
+
+
+def test_vectors_are_not_taken_for_images(study: Path) -> None:
+    """A site of connectomes has no shape."""
+    with pytest.raises(DataError, match="holds vectors, not images"):
+        ImageDataset(study / "A", "all")
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "match"),
+    [
+        (np.zeros((2, 4), np.float32), [0, 1], r"site A: images of shape \(2, 4\)"),
+        (np.zeros((2, 1, 2, 2), np.float32), [0], "1 labels"),
+        (np.full((2, 1, 2, 2), np.nan, np.float32), [0, 1], "8 pixels are not finite"),
+        (np.zeros((2, 1, 2, 2), np.float32), [0, 2], "label 2 of 2"),
+    ],
+)
+def test_what_is_no_site_of_images_is_refused(images: object, labels: list[int], match: str, tmp_path: Path) -> None:
+    """The error names the site and what was seen."""
+    with pytest.raises(DataError, match=match):
+        write_image_site(tmp_path / "A", images, labels, label_names=NAMES)  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    """What was prepared stays."""
+    write_image_site(tmp_path / "A", _pixels((2, 1, 2, 2)), [0, 1], label_names=NAMES)
+    with pytest.raises(DataError, match="exists; give a new folder"):
+        write_image_site(tmp_path / "A", _pixels((2, 1, 2, 2)), [0, 1], label_names=NAMES)
+
+
+def test_sites_prepared_before_images_came_are_still_read(study: Path, tmp_path: Path) -> None:
+    """A manifest without the key `shape` is one of vectors; its checksum is over what it holds."""
+    from monai_fedskew.data import manifest as module
+
+    old = tmp_path / "A"
+    old.mkdir()
+    (old / "vectors.npy").write_bytes((study / "A" / "vectors.npy").read_bytes())
+    write_manifest(old, read_manifest(study / "A"))
+    content = json.loads((old / "manifest.json").read_text())
+    del content["shape"]
+    content["manifest_sha256"] = module._checksum(content)
+    (old / "manifest.json").write_text(json.dumps(content))
+    assert read_manifest(old) == read_manifest(study / "A")
+
+
+def test_synthetic_images_are_skewed_and_reproducible(tmp_path: Path) -> None:
+    """Each site has its own mean, every image but noise a class, and a seed gives the same pixels again."""
+    for name in ("one", "two"):
+        write_synthetic_images(tmp_path / name, sites=("A", "B"), dimensions=3)
+    first, again = (ImageDataset(tmp_path / name / "B", "all") for name in ("one", "two"))
+    assert torch.equal(first.__getitems__(range(40))["image"], again.__getitems__(range(40))["image"])
+    assert first.shape == (1, 8, 8, 8)
+    means = [read_manifest(tmp_path / "one" / site).summary["mean"] for site in "AB"]
+    assert abs(means[0] - means[1]) > 0.1
+    with pytest.raises(ConfigError, match="size=3"):
+        write_synthetic_images(tmp_path / "three", size=3)
