@@ -6,11 +6,24 @@ from monai_fedskew.methods.fedbn import fedbn
 from monai_fedskew.methods.fedprox import fedprox
 from monai_fedskew.methods.fedrdn import fedrdn
 from monai_fedskew.methods.local import local
+from monai_fedskew.methods.moon import moon
 from monai_fedskew.methods.pooled import pooled
 from monai_fedskew.methods.silobn import silobn
 from monai_fedskew.methods.sitenorm import sitenorm
 
-__all__ = ["METHODS", "fedavg", "fedbn", "fedprox", "fedrdn", "local", "parse_method", "pooled", "silobn", "sitenorm"]
+__all__ = [
+    "METHODS",
+    "fedavg",
+    "fedbn",
+    "fedprox",
+    "fedrdn",
+    "local",
+    "moon",
+    "parse_method",
+    "pooled",
+    "silobn",
+    "sitenorm",
+]
 
 METHODS: dict[str, Factory] = {
     "local": local,
@@ -20,6 +33,7 @@ METHODS: dict[str, Factory] = {
     "silobn": silobn,
     "sitenorm": sitenorm,
     "fedrdn": fedrdn,
+    "moon": moon,
     "pooled": pooled,
 }
 
