@@ -24,6 +24,7 @@ EVERY = [*sorted(METHODS), "fedrdn+fedbn+fedprox:mu=0.2", "sitenorm+silobn", "fe
 NEUTRAL = {
     "fedprox": "fedprox:mu=0",
     "moon": "moon:mu=0",
+    "mixup": "mixup:gamma=0",
 }
 
 # One site alone equals its local parts without messages: bit for bit, but for these, to this tolerance; None: the

@@ -6,6 +6,7 @@ from monai_fedskew.methods.fedbn import fedbn
 from monai_fedskew.methods.fedprox import fedprox
 from monai_fedskew.methods.fedrdn import fedrdn
 from monai_fedskew.methods.local import local
+from monai_fedskew.methods.mixup import mixup
 from monai_fedskew.methods.moon import moon
 from monai_fedskew.methods.pooled import pooled
 from monai_fedskew.methods.silobn import silobn
@@ -18,6 +19,7 @@ __all__ = [
     "fedprox",
     "fedrdn",
     "local",
+    "mixup",
     "moon",
     "parse_method",
     "pooled",
@@ -34,6 +36,7 @@ METHODS: dict[str, Factory] = {
     "sitenorm": sitenorm,
     "fedrdn": fedrdn,
     "moon": moon,
+    "mixup": mixup,
     "pooled": pooled,
 }
 
