@@ -23,13 +23,14 @@ EVERY = [*sorted(METHODS), "fedrdn+fedbn+fedprox:mu=0.2", "sitenorm+silobn", "fe
 # A setting that must change no bit of FedAvg on the same adapted network.
 NEUTRAL = {
     "fedprox": "fedprox:mu=0",
+    "fedavgm": "fedavgm:lr=1,momentum=0",
     "moon": "moon:mu=0",
     "mixup": "mixup:gamma=0",
 }
 
 # One site alone equals its local parts without messages: bit for bit, but for these, to this tolerance; None: the
 # server makes a step of its own, so that even one site's model is not what it sent.
-ALONE: dict[str, float | None] = {}
+ALONE: dict[str, float | None] = {"scaffold": 1e-6, **dict.fromkeys(("fedavgm", "fedadam", "fedyogi", "fedadagrad"))}
 
 
 def method(text: str) -> Method:

@@ -1,30 +1,46 @@
 """One file, one method; ``METHODS`` is the table of them."""
 
 from monai_fedskew.core.method import Factory, Method, parse
+from monai_fedskew.methods.fedadagrad import fedadagrad
+from monai_fedskew.methods.fedadam import fedadam
 from monai_fedskew.methods.fedavg import fedavg
+from monai_fedskew.methods.fedavgm import fedavgm
 from monai_fedskew.methods.fedbn import fedbn
+from monai_fedskew.methods.fednova import fednova
 from monai_fedskew.methods.fedprox import fedprox
 from monai_fedskew.methods.fedrdn import fedrdn
+from monai_fedskew.methods.fedyogi import fedyogi
 from monai_fedskew.methods.local import local
+from monai_fedskew.methods.median import median
 from monai_fedskew.methods.mixup import mixup
 from monai_fedskew.methods.moon import moon
 from monai_fedskew.methods.pooled import pooled
+from monai_fedskew.methods.scaffold import scaffold
 from monai_fedskew.methods.silobn import silobn
 from monai_fedskew.methods.sitenorm import sitenorm
+from monai_fedskew.methods.trimmed_mean import trimmed_mean
 
 __all__ = [
     "METHODS",
+    "fedadagrad",
+    "fedadam",
     "fedavg",
+    "fedavgm",
     "fedbn",
+    "fednova",
     "fedprox",
     "fedrdn",
+    "fedyogi",
     "local",
+    "median",
     "mixup",
     "moon",
     "parse_method",
     "pooled",
+    "scaffold",
     "silobn",
     "sitenorm",
+    "trimmed_mean",
 ]
 
 METHODS: dict[str, Factory] = {
@@ -37,6 +53,14 @@ METHODS: dict[str, Factory] = {
     "fedrdn": fedrdn,
     "moon": moon,
     "mixup": mixup,
+    "fednova": fednova,
+    "scaffold": scaffold,
+    "fedavgm": fedavgm,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fedadagrad": fedadagrad,
+    "median": median,
+    "trimmed_mean": trimmed_mean,
     "pooled": pooled,
 }
 
