@@ -26,6 +26,7 @@ NEUTRAL = {
     "fedavgm": "fedavgm:lr=1,momentum=0",
     "moon": "moon:mu=0",
     "mixup": "mixup:gamma=0",
+    "fedmix": "fedmix:lam=0",
 }
 
 # One site alone equals its local parts without messages: bit for bit, but for these, to this tolerance; None: the

@@ -6,6 +6,7 @@ from monai_fedskew.methods.fedadam import fedadam
 from monai_fedskew.methods.fedavg import fedavg
 from monai_fedskew.methods.fedavgm import fedavgm
 from monai_fedskew.methods.fedbn import fedbn
+from monai_fedskew.methods.fedmix import fedmix
 from monai_fedskew.methods.fednova import fednova
 from monai_fedskew.methods.fedprox import fedprox
 from monai_fedskew.methods.fedrdn import fedrdn
@@ -27,6 +28,7 @@ __all__ = [
     "fedavg",
     "fedavgm",
     "fedbn",
+    "fedmix",
     "fednova",
     "fedprox",
     "fedrdn",
@@ -61,6 +63,7 @@ METHODS: dict[str, Factory] = {
     "fedadagrad": fedadagrad,
     "median": median,
     "trimmed_mean": trimmed_mean,
+    "fedmix": fedmix,
     "pooled": pooled,
 }
 
