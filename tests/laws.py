@@ -24,6 +24,7 @@ EVERY = [*sorted(METHODS), "fedrdn+fedbn+fedprox:mu=0.2", "sitenorm+silobn", "fe
 NEUTRAL = {
     "fedprox": "fedprox:mu=0",
     "fedavgm": "fedavgm:lr=1,momentum=0",
+    "fedfa": "fedfa:p=0",
     "moon": "moon:mu=0",
     "mixup": "mixup:gamma=0",
     "fedmix": "fedmix:lam=0",

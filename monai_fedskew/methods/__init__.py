@@ -6,6 +6,7 @@ from monai_fedskew.methods.fedadam import fedadam
 from monai_fedskew.methods.fedavg import fedavg
 from monai_fedskew.methods.fedavgm import fedavgm
 from monai_fedskew.methods.fedbn import fedbn
+from monai_fedskew.methods.fedfa import fedfa
 from monai_fedskew.methods.fedmix import fedmix
 from monai_fedskew.methods.fednova import fednova
 from monai_fedskew.methods.fedprox import fedprox
@@ -28,6 +29,7 @@ __all__ = [
     "fedavg",
     "fedavgm",
     "fedbn",
+    "fedfa",
     "fedmix",
     "fednova",
     "fedprox",
@@ -63,6 +65,7 @@ METHODS: dict[str, Factory] = {
     "fedadagrad": fedadagrad,
     "median": median,
     "trimmed_mean": trimmed_mean,
+    "fedfa": fedfa,
     "fedmix": fedmix,
     "pooled": pooled,
 }
