@@ -1,0 +1,99 @@
+"""The bundle of digits: MONAI's own checks, and a run from prepared images to a table."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from monai.bundle import ConfigWorkflow, ckpt_export, verify_metadata, verify_net_in_out
+
+from monai_fedskew.cli.main import main
+from monai_fedskew.data.images import write_image_site
+from monai_fedskew.networks import DigitsCNN, save_weights
+from monai_fedskew.sites.locate import find_bundle
+from monai_fedskew.sites.scaffold import new_bundle
+
+SCHEMA = Path(__file__).parent / "meta_schema.json"
+CONFIGS = find_bundle("digits") / "configs"
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sites of 50 images, five of each digit: a bar whose place is the digit, brighter at one site."""
+    root = tmp_path_factory.mktemp("digits")
+    for site, gain in (("MNIST", 1.0), ("USPS", 0.5)):
+        labels = np.arange(50) % 10
+        images = np.random.default_rng(0).normal(-1, 0.1, (50, 1, 28, 28)).astype(np.float32)
+        for image, label in zip(images, labels, strict=True):
+            image[0, 2 * label + 3 : 2 * label + 6] += gain
+        write_image_site(root / site, images, labels, label_names=[str(k) for k in range(10)])
+    return root
+
+
+@pytest.mark.filterwarnings("ignore:No hash value", "ignore:parsing config_file")  # MONAI's notices on every call
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # ckpt_export goes through torch.jit
+def test_monai_checks_pass(tmp_path: Path) -> None:
+    """verify_metadata, verify_net_in_out and ckpt_export run through, with no network connection."""
+    meta, model = str(CONFIGS / "metadata.json"), save_weights(DigitsCNN(), tmp_path / "model.pt")
+    verify_metadata(meta_file=meta, filepath=str(SCHEMA))
+    for name in ("train", "inference"):
+        verify_net_in_out("network_def", meta_file=meta, config_file=str(CONFIGS / f"{name}.yaml"), device="cpu")
+    ckpt_export(
+        "network_def", filepath=str(tmp_path / "model.ts"), ckpt_file=str(model), meta_file=meta,
+        config_file=str(CONFIGS / "inference.yaml"),
+    )  # fmt: skip
+    assert (tmp_path / "model.ts").is_file()
+
+
+@pytest.mark.parametrize("names", [("train",), ("train", "evaluate"), ("inference",)])
+def test_properties_are_complete(prepared: Path, names: tuple[str, ...]) -> None:
+    """MONAI's own check finds no property missing or wrong."""
+    workflow = ConfigWorkflow(
+        config_file=[str(CONFIGS / f"{name}.yaml") for name in names],
+        logging_file=False,
+        workflow_type="infer" if names[0] == "inference" else "train",
+        bundle_root=str(CONFIGS.parent),
+        dataset_dir=str(prepared / "MNIST"),
+    )
+    workflow.initialize()
+    assert workflow.check_properties() == []
+
+
+def test_width_scales_every_layer_but_the_last() -> None:
+    """A quarter of 64, 64, 128, 2048 and 512; 32 channels of 7 x 7 are 1568."""
+    network = DigitsCNN(width=0.25)
+    widths = [network.conv1.out_channels, network.conv2.out_channels, network.conv3.out_channels]
+    assert widths == [16, 16, 32]
+    assert (network.fc1.in_features, network.fc1.out_features, network.fc2.out_features) == (1568, 512, 128)
+    assert network(torch.zeros(2, 3, 28, 28)).shape == (2, 10)
+
+
+def test_a_hospitals_own_bundle_trains_from_another_folder(prepared: Path, tmp_path: Path) -> None:
+    """Plain `monai.bundle run`, started elsewhere, then inference: a probability a digit and image."""
+    own = new_bundle("digits", site="USPS", data=prepared / "USPS", out=tmp_path / "own")
+    for names, options in ((["train", "site_usps"], ["--max_epochs", "1"]), (["inference", "site_usps"], [])):
+        files = str([str(own / "configs" / f"{name}.yaml") for name in names])
+        words = [sys.executable, "-m", "monai.bundle", "run", "--config_file", files, "--width", "0.1", *options]
+        call = subprocess.run(
+            words, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True, timeout=120
+        )
+        assert call.returncode == 0, call.stdout + call.stderr
+    with (own / "output" / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert list(rows[0])[4:] == [f"p{k}" for k in range(10)]
+
+
+def test_simulate_learns_the_digits_of_both_sites(prepared: Path, tmp_path: Path) -> None:
+    """Bars are learned in a few rounds through the command line, far above the one in ten of guessing."""
+    out = tmp_path / "run"
+    options = ["--method", "fedbn", "--rounds", "4", "--local-epochs", "2", "--choose", "last", "--threads", "1"]
+    sets = ["--set", "width=0.1", "--set", "validation_fraction=0.0", "--set", "lr=0.1"]
+    main(["simulate", "digits", "--data", str(prepared), *options, *sets, "--out", str(out)])
+    with (out / "sites" / "MNIST" / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert sum(row["label"] == row["prediction"] for row in rows) >= 8
