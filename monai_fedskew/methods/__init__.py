@@ -3,6 +3,7 @@
 from monai_fedskew.core.method import Factory, Method, parse
 from monai_fedskew.methods.fedadagrad import fedadagrad
 from monai_fedskew.methods.fedadam import fedadam
+from monai_fedskew.methods.fedalign import fedalign
 from monai_fedskew.methods.fedavg import fedavg
 from monai_fedskew.methods.fedavgm import fedavgm
 from monai_fedskew.methods.fedbn import fedbn
@@ -12,6 +13,7 @@ from monai_fedskew.methods.fednova import fednova
 from monai_fedskew.methods.fedprox import fedprox
 from monai_fedskew.methods.fedrdn import fedrdn
 from monai_fedskew.methods.fedyogi import fedyogi
+from monai_fedskew.methods.gradaug import gradaug
 from monai_fedskew.methods.local import local
 from monai_fedskew.methods.median import median
 from monai_fedskew.methods.mixup import mixup
@@ -20,12 +22,14 @@ from monai_fedskew.methods.pooled import pooled
 from monai_fedskew.methods.scaffold import scaffold
 from monai_fedskew.methods.silobn import silobn
 from monai_fedskew.methods.sitenorm import sitenorm
+from monai_fedskew.methods.stochdepth import stochdepth
 from monai_fedskew.methods.trimmed_mean import trimmed_mean
 
 __all__ = [
     "METHODS",
     "fedadagrad",
     "fedadam",
+    "fedalign",
     "fedavg",
     "fedavgm",
     "fedbn",
@@ -35,6 +39,7 @@ __all__ = [
     "fedprox",
     "fedrdn",
     "fedyogi",
+    "gradaug",
     "local",
     "median",
     "mixup",
@@ -44,6 +49,7 @@ __all__ = [
     "scaffold",
     "silobn",
     "sitenorm",
+    "stochdepth",
     "trimmed_mean",
 ]
 
@@ -67,6 +73,9 @@ METHODS: dict[str, Factory] = {
     "trimmed_mean": trimmed_mean,
     "fedfa": fedfa,
     "fedmix": fedmix,
+    "fedalign": fedalign,
+    "stochdepth": stochdepth,
+    "gradaug": gradaug,
     "pooled": pooled,
 }
 
