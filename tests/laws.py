@@ -27,6 +27,8 @@ NEUTRAL = {
     "fedfa": "fedfa:p=0",
     "moon": "moon:mu=0",
     "mixup": "mixup:gamma=0",
+    "stochdepth": "stochdepth:keep=1",
+    "fedalign": "fedalign:mu=0",
     "fedmix": "fedmix:lam=0",
 }
 
