@@ -26,9 +26,10 @@ NEUTRAL = {
     "fedavgm": "fedavgm:lr=1,momentum=0",
     "fedfa": "fedfa:p=0",
     "moon": "moon:mu=0",
+    "gradaug": "gradaug:mu=0",
     "mixup": "mixup:gamma=0",
-    "stochdepth": "stochdepth:keep=1",
     "fedalign": "fedalign:mu=0",
+    "stochdepth": "stochdepth:keep=1",
     "fedmix": "fedmix:lam=0",
 }
 
@@ -74,13 +75,13 @@ class _AdaptOnly(Part):
 
 
 class _Labs(dict[str, Mapping[str, Any]]):
-    """Equal to any other, so that the choice is made once a method."""
+    """Equal to any other of the same names, so that the choice is made once a method."""
 
     def __hash__(self) -> int:
-        return 0
+        return hash(tuple(self))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Labs)
+        return isinstance(other, _Labs) and tuple(self) == tuple(other)
 
 
 @cache

@@ -1,0 +1,33 @@
+"""Which pairs of methods work together: each is tried on two small sites of images."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from laws import method, sites_for
+
+from monai_fedskew.engines.simulator import simulate
+from monai_fedskew.errors import FedSkewError
+from monai_fedskew.federation.settings import Settings
+
+LOCAL = ("fedbn", "silobn", "sitenorm", "fedrdn", "harmofl:alpha=0")  # the last: amplitude normalisation alone
+OTHERS = ("fedprox", "moon", "fedalign", "gradaug", "mixup", "scaffold", "fednova", "fedadam")
+
+
+def tried(first: str, second: str, labs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Run a pair for two rounds of two sites; return why it is refused, nothing if all that it shares is finite.
+
+    Raises:
+        AssertionError: it ran to a state that is not finite.
+    """
+    text = f"{first}+{second}"
+    try:
+        method(text)
+        images = {name: sources for name, sources in labs.items() if name.startswith("images")}
+        sites = {name: source for name, source in sites_for(text, images).items() if name in "AB"}
+        outcome = simulate(method(text), sites, Settings(rounds=2, choose="last"))
+    except FedSkewError as error:
+        return str(error)
+    for key, value in outcome.cast.tensors.items():
+        assert not value.is_floating_point() or torch.isfinite(value).all(), f"{text}: {key} is not finite"
+    return ""
