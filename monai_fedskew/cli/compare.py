@@ -19,6 +19,7 @@ __all__ = ["compare"]
 @click.option("--seeds", type=click.IntRange(1), help="Number of seeds; seed s tests subject fold s. [5]")
 @click.option("--jobs", type=click.IntRange(1), help="Processes at once. [number of cores]")
 @options.run_options
+@options.partition_options
 @options.resume
 @options.force
 @options.out

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from monai_fedskew.cli.execute import RunSpec, bundle_about, execute, plan, verify_sites
+from monai_fedskew.cli.options import partition_of
 from monai_fedskew.cli.progress import bar
 from monai_fedskew.cli.study import Study
 from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
@@ -89,11 +90,12 @@ def run_comparison(
 
 
 def _specs(bundle: Path, data: Path, study: Study, out: Path) -> Iterator[RunSpec]:
+    partition = partition_of(study.partition, study.clients)
     for method in study.methods:
         for seed in range(study.seeds):
             settings = Settings(seed=seed, **study.settings())
             folder = out / "runs" / slug(method) / f"seed{seed}"
-            yield RunSpec(bundle, data, method, settings, folder, study.sites, study.overrides)
+            yield RunSpec(bundle, data, method, settings, folder, study.sites, study.overrides, partition=partition)
 
 
 def _check(specs: list[RunSpec], *, resume: bool) -> None:

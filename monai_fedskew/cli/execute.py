@@ -13,10 +13,11 @@ from typing import Any
 from monai_fedskew.core.method import Method
 from monai_fedskew.data.integrity import verify_data
 from monai_fedskew.data.manifest import read_manifest, site_folders
+from monai_fedskew.data.partition import Partition
 from monai_fedskew.engines.simulator import Outcome, check_run, simulate
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation import checkpoint
-from monai_fedskew.federation.final import finish_site
+from monai_fedskew.federation.final import finish_site, score_site
 from monai_fedskew.federation.history import Entry
 from monai_fedskew.federation.run_folder import is_finished, locked, open_run, require_same_run, write_json
 from monai_fedskew.federation.settings import Settings
@@ -24,6 +25,7 @@ from monai_fedskew.federation.summary import about_run, summarise
 from monai_fedskew.methods import parse_method
 from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.fold import with_fold
+from monai_fedskew.sites.partition import DealtSite, deal_sites
 from monai_fedskew.sites.pool import PooledSites
 
 __all__ = ["Plan", "RunSpec", "bundle_about", "execute", "find_sites", "plan", "verify_sites"]
@@ -42,6 +44,7 @@ class RunSpec:
         sites: which sites; empty for all prepared ones.
         overrides: configuration id to value; ``fold`` follows the seed unless it is given.
         max_alive: sites held in memory at once, None for all.
+        partition: how the sites' rows are dealt to clients; None lets every site hold its own.
     """
 
     bundle: Path
@@ -52,23 +55,38 @@ class RunSpec:
     sites: tuple[str, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     max_alive: int | None = None
+    partition: Partition | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that has been looked at: the method, where its sites come from, and the content of run.json."""
+    """A run that has been looked at.
+
+    Args:
+        spec: what was asked for.
+        method: what is run.
+        sites: name to source of the prepared sites.
+        about: the content of run.json.
+        clients: those that the sites' rows are dealt to; empty where every site holds its own.
+    """
 
     spec: RunSpec
     method: Method
     sites: Mapping[str, BundleSite]
     about: Mapping[str, Any]
+    clients: Mapping[str, DealtSite] = field(default_factory=dict)
 
     @property
-    def training(self) -> Mapping[str, BundleSite | PooledSites]:
-        """The sites that train: one that holds all data for the pooled baseline."""
+    def scored(self) -> Mapping[str, BundleSite | DealtSite]:
+        """What is scored: the clients of a partition, else the sites."""
+        return self.clients or self.sites
+
+    @property
+    def training(self) -> Mapping[str, BundleSite | DealtSite | PooledSites]:
+        """What trains: for the pooled baseline one that holds all training data, dealt out or not."""
         if self.method.scope == "pooled":
             return {"pooled": PooledSites(tuple(self.sites.values()))}
-        return self.sites
+        return self.scored
 
 
 def plan(spec: RunSpec) -> Plan:
@@ -80,6 +98,11 @@ def plan(spec: RunSpec) -> Plan:
     """
     method, sites = parse_method(spec.method), _sources(spec)
     found = Plan(spec, method, sites, _about(spec, method, sites))
+    if spec.partition is not None:
+        clients = deal_sites(spec.partition, tuple(sites.values()), seed=spec.settings.seed)
+        known = {name: client.about for name, client in clients.items()}
+        dealt = {"how": spec.partition.text, "clients": known}
+        found = replace(found, clients=clients, about={**found.about, "partition": dealt})
     check_run(method, found.training, spec.settings)
     return found
 
@@ -174,18 +197,21 @@ def bundle_about(bundle: Path) -> dict[str, str]:
 
 
 def _finish(planned: Plan, outcome: Outcome) -> dict[str, Any]:
-    """Score and export every site; a pooled model is known to its parts as that of the pool."""
+    """Score and export every site; a pooled model is known to its parts as that of the pool.
+
+    A client of a partition is scored only: a bundle that runs alone reads a site's folder, not rows of several.
+    """
     spec, scores = planned.spec, {}
     is_pooled = planned.method.scope == "pooled"
-    for name, site in planned.sites.items():
-        scores[name] = finish_site(
-            planned.method,
-            replace(site, known_as="pooled") if is_pooled else site,
-            spec.settings,
-            cast=outcome.cast,
-            private=outcome.private["pooled" if is_pooled else name],
-            folder=spec.out / "sites" / name,
-        )
+    for name, held in planned.scored.items():
+        site = replace(held, known_as="pooled") if is_pooled else held
+        private = outcome.private["pooled" if is_pooled else name]
+        folder = spec.out / "sites" / name
+        if isinstance(site, DealtSite):
+            scored = score_site(planned.method, site, spec.settings, cast=outcome.cast, private=private, folder=folder)
+        else:
+            scored = finish_site(planned.method, site, spec.settings, cast=outcome.cast, private=private, folder=folder)
+        scores[name] = scored
     return scores
 
 

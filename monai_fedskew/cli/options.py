@@ -9,10 +9,12 @@ import click
 from monai_fedskew.errors import ConfigError
 
 if TYPE_CHECKING:
+    from monai_fedskew.data.partition import Partition
     from monai_fedskew.federation.settings import Settings
 
 __all__ = [
     "choose",
+    "clients",
     "data",
     "fraction",
     "force",
@@ -22,6 +24,9 @@ __all__ = [
     "optimizer_state",
     "out",
     "overrides",
+    "partition",
+    "partition_of",
+    "partition_options",
     "prepared_as",
     "resume",
     "rounds",
@@ -68,6 +73,12 @@ optimizer_state = click.option(
     help="Start every round with a fresh optimizer, or keep its state at the site. [reset]",
 )
 min_sites = click.option("--min-sites", type=click.IntRange(1), help="Stop when fewer sites finish a round. [1]")
+partition = click.option(
+    "--partition",
+    metavar="HOW",
+    help="Pool the sites' rows and deal them to --clients: homogeneous, or dirichlet:alpha=0.5 for label skew.",
+)
+clients = click.option("--clients", type=click.IntRange(2), help="Number of clients of --partition.")
 threads = click.option("--threads", type=click.IntRange(1, 1024), help="Torch threads; fixes results bit for bit. [1]")
 overrides = click.option(
     "--set",
@@ -83,6 +94,11 @@ def settings_options(command: F) -> F:
     for option in (threads, min_sites, optimizer_state, choose, weights, fraction, local_epochs, rounds):
         command = option(command)
     return command
+
+
+def partition_options(command: F) -> F:
+    """Add the options that deal the sites' rows to clients; only the simulator can, as data stay at their sites."""
+    return partition(clients(command))
 
 
 def run_options(command: F) -> F:
@@ -101,3 +117,16 @@ def settings_of(given: Mapping[str, Any]) -> "Settings":
     if given["rounds"] is None:
         raise ConfigError("--rounds is missing; give the number of communication rounds, e.g. --rounds 20")
     return Settings(**{name: value for name, value in given.items() if value is not None})
+
+
+def partition_of(partition: str | None, clients: int | None) -> "Partition | None":
+    """Turn what was given for ``partition_options`` into a Partition; None where nothing was.
+
+    Raises:
+        ConfigError: one of the two without the other, or a partition that cannot be.
+    """
+    from monai_fedskew.data.partition import parse_partition
+
+    if partition is None and clients is not None:
+        raise ConfigError(f"--clients {clients} needs --partition, e.g. --partition dirichlet:alpha=0.5")
+    return None if partition is None else parse_partition(partition, clients)

@@ -17,6 +17,7 @@ __all__ = ["simulate"]
 @click.option("--site", "sites", multiple=True, help="Only these sites. Repeatable. [all prepared ones]")
 @options.seed
 @options.run_options
+@options.partition_options
 @click.option("--max-alive", type=click.IntRange(1), help="Sites held in memory at once; the rest are rebuilt. [all]")
 @options.resume
 @options.force
@@ -28,6 +29,8 @@ def simulate(
     sites: tuple[str, ...],
     overrides: tuple[str, ...],
     max_alive: int | None,
+    partition: str | None,
+    clients: int | None,
     resume: bool,
     force: bool,
     out: Path,
@@ -35,7 +38,8 @@ def simulate(
 ) -> None:
     """Run one METHOD over the sites of --data with BUNDLE, a name from `fedskew bundle list` or a folder.
 
-    Writes the RUN folder --out: history, a checkpoint of every round, one ready-to-run bundle a site, a summary.
+    Writes the RUN folder --out: history, a checkpoint of every round, one ready-to-run bundle a site, a summary. With
+    --partition the sites are clients that hold rows of all prepared ones; of these it writes the predictions only.
     """
     from monai_fedskew.cli.execute import RunSpec, execute, verify_sites
     from monai_fedskew.cli.progress import round_progress
@@ -45,7 +49,15 @@ def simulate(
 
     settings = options.settings_of(given)
     spec = RunSpec(
-        find_bundle(bundle), data, method, settings, out, sites, parse_overrides(overrides), max_alive=max_alive
+        find_bundle(bundle),
+        data,
+        method,
+        settings,
+        out,
+        sites,
+        parse_overrides(overrides),
+        max_alive=max_alive,
+        partition=options.partition_of(partition, clients),
     )
     verify_sites(data, sites)
     with round_progress(method, settings.rounds) as on_round:

@@ -30,6 +30,8 @@ _KINDS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
     ("weights", str, "samples, groups or equal"),
     ("choose", str, "best or last"),
     ("optimizer_state", str, "reset or keep"),
+    ("partition", str, "homogeneous or dirichlet:alpha=0.5"),
+    ("clients", int, "a whole number"),
     ("overrides", dict, "ids and values"),
     ("published", list, "a list of blocks"),
 )
@@ -47,6 +49,7 @@ class Study:
         reference: where the protocol comes from.
         sites: sites that take part; empty for all prepared ones.
         local_epochs, weights, fraction, choose, optimizer_state, min_sites, threads: of Settings; None: its default.
+        partition, clients: how the sites' rows are dealt to how many clients; None: every site holds its own.
         overrides: configuration id of the bundle to value.
         published: figures to print beside ours.
     """
@@ -64,6 +67,8 @@ class Study:
     optimizer_state: str | None = None
     min_sites: int | None = None
     threads: int | None = None
+    partition: str | None = None
+    clients: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     published: Sequence[Mapping[str, Any]] = ()
 

@@ -7,13 +7,13 @@ from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.state import State, snapshot
 from monai_fedskew.errors import DataError
-from monai_fedskew.federation.client import Client
+from monai_fedskew.federation.client import Client, SiteSource
 from monai_fedskew.federation.scores import score_predictions
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.export import export_bundle
 
-__all__ = ["finish_site"]
+__all__ = ["finish_site", "score_site"]
 
 Scores = dict[str, dict[str, Any]]
 
@@ -38,14 +38,29 @@ def finish_site(
         DataError: the site has no test data.
     """
     client = Client(method, source, settings, split="test", output=folder)
-    client.restore(private)
-    evaluation = client.evaluate(cast)
-    if evaluation is None:
-        raise DataError(f"site {source.site}: no test examples; look at the split and the fold")
+    scores = _scored(client, cast, private, folder)
     model = snapshot(client.site.model, client.site.model.state_dict())
     deployments = client.deployments()
     client.close()
     export_bundle(source, folder, model=model, method=method, seed=settings.seed, deployments=deployments)
+    return scores
+
+
+def score_site(
+    method: Method, source: SiteSource, settings: Settings, *, cast: Broadcast, private: State, folder: Path
+) -> Scores:
+    """Score the chosen model at a site that takes nothing home; arguments, result and errors as for ``finish_site``."""
+    client = Client(method, source, settings, split="test", output=folder)
+    scores = _scored(client, cast, private, folder)
+    client.close()
+    return scores
+
+
+def _scored(client: Client, cast: Broadcast, private: State, folder: Path) -> Scores:
+    client.restore(private)
+    evaluation = client.evaluate(cast)
+    if evaluation is None:
+        raise DataError(f"site {client.site.name}: no test examples; look at the split and the fold")
     predictions = folder / "predictions.csv"
     if predictions.is_file():
         return score_predictions(predictions)

@@ -115,4 +115,6 @@ def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
         if site.keys() & {"manifest_sha256"}
     }
     plain = {key: about[key] for key in ("method", "overrides")}
+    if (dealt := about.get("partition")) is not None:
+        plain["partition"] = f"{dealt['how']} over {len(dealt['clients'])} clients"
     return {**plain, **settings, **sites, "bundle configuration": about["bundle"]["sha256"]}

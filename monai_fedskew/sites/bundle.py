@@ -108,11 +108,16 @@ class BundleSite:
         seed: int = 0,
         split: Literal["train", "test"] = "train",
         output: Path | None = None,
+        datasets: Mapping[str, Any] | None = None,
     ) -> Engines:
-        """Build trainer and evaluator; arguments and errors as for ``open``."""
+        """Build trainer and evaluator; arguments and errors as for ``open``.
+
+        ``datasets``, id to dataset, take the place of the bundle's own before anything refers to them.
+        """
         with quiet(), self._explained():
             workflow = self._workflow(split, output)
             parser: ConfigParser = workflow.parser
+            parser.update(dict(datasets or {}))
             parser.parse(True)
             self._set_network(parser, parts, seed)
             self._drop_handlers(parser)
