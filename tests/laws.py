@@ -31,6 +31,7 @@ NEUTRAL = {
     "fedalign": "fedalign:mu=0",
     "stochdepth": "stochdepth:keep=1",
     "fedmix": "fedmix:lam=0",
+    "harmofl": "harmofl:alpha=0,amplitude=off",
 }
 
 # One site alone equals its local parts without messages: bit for bit, but for these, to this tolerance; None: the
