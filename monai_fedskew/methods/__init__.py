@@ -14,6 +14,7 @@ from monai_fedskew.methods.fedprox import fedprox
 from monai_fedskew.methods.fedrdn import fedrdn
 from monai_fedskew.methods.fedyogi import fedyogi
 from monai_fedskew.methods.gradaug import gradaug
+from monai_fedskew.methods.harmofl import harmofl
 from monai_fedskew.methods.local import local
 from monai_fedskew.methods.median import median
 from monai_fedskew.methods.mixup import mixup
@@ -40,6 +41,7 @@ __all__ = [
     "fedrdn",
     "fedyogi",
     "gradaug",
+    "harmofl",
     "local",
     "median",
     "mixup",
@@ -76,6 +78,7 @@ METHODS: dict[str, Factory] = {
     "fedalign": fedalign,
     "stochdepth": stochdepth,
     "gradaug": gradaug,
+    "harmofl": harmofl,
     "pooled": pooled,
 }
 
