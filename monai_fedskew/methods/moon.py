@@ -29,7 +29,8 @@ def moon(mu: float = 1.0, tau: float = 0.5, dim: int = 256, variant: Literal["pa
     training left it last time, before any averaging; both in evaluation mode and without gradient. The last linear
     layer becomes a projection head (in -> in, ReLU, -> dim) with the classifier on z. Where entries stay at the site
     (FedBN), the network the round started from is what was received together with them. ``mu=0`` is FedAvg on the
-    network with that head, bit for bit, and keeps nothing.
+    network with that head, bit for bit, and keeps nothing. The previous model is private state, as large as the network,
+    and never leaves the site.
 
     In the first round a site trains in, the previous model is the one it received: both cosines are equal, the term is
     mu log 2 and has no gradient, so nothing is computed for it.

@@ -13,6 +13,7 @@ from monai_fedskew.errors import ConfigError, RoundError, StateError
 from monai_fedskew.federation.client import Client
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.methods import METHODS, parse_method
+from monai_fedskew.methods.adapted import adapted_network
 from monai_fedskew.methods.moon import contrast, moon
 from monai_fedskew.networks import ConnectomeMLP
 from monai_fedskew.networks.projection import ProjectionHead
@@ -308,6 +309,17 @@ def test_the_received_model_has_the_sites_own_norms(sources) -> None:
     model.train()(images)
     z_g, z_p, z = projections
     assert found.item() == pytest.approx(2 * contrast(z, z_g, z_p, 0.5).item(), abs=1e-6)
+
+
+def test_an_exported_network_is_rebuilt_with_its_head() -> None:
+    """What inference.yaml names builds the keys the weights were saved under, and takes them."""
+    trained = adapt_network(ConnectomeMLP(6, 4), parse_method("moon:dim=8+fedbn").parts, 0)
+
+    rebuilt = adapted_network(ConnectomeMLP(6, 4), "moon:dim=8+fedbn", 0)
+    rebuilt.load_state_dict(trained.state_dict())
+
+    vectors = torch.randn(3, 6)
+    assert torch.equal(rebuilt.eval()(vectors), trained.eval()(vectors))
 
 
 def test_a_previous_model_of_another_network_is_refused(view) -> None:
