@@ -34,7 +34,7 @@ def fedfa(p: float = 0.5, momentum: float = 0.99, variant: Literal["paper", "off
     A site reports its running means, two vectors a stage, and keeps them in its private state. ``p=0`` is FedAvg bit
     for bit.
 
-    Paper: Zhou and Konukoglu 2023, FedFA: Federated Feature Augmentation, ICLR, arXiv 2301.12995, algorithm 1.
+    Paper: Zhou and Konukoglu 2023, FedFA: Federated Feature Augmentation, ICLR, arXiv 2301.12995.
 
     Args:
         p: probability of a draw, 0 to 1, for each stage and batch.

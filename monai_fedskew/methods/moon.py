@@ -29,16 +29,16 @@ def moon(mu: float = 1.0, tau: float = 0.5, dim: int = 256, variant: Literal["pa
     training left it last time, before any averaging; both in evaluation mode and without gradient. The last linear
     layer becomes a projection head (in -> in, ReLU, -> dim) with the classifier on z. Where entries stay at the site
     (FedBN), the network the round started from is what was received together with them. ``mu=0`` is FedAvg on the
-    network with that head, bit for bit, and keeps nothing. The previous model is private state, as large as the network,
-    and never leaves the site.
+    network with that head, bit for bit, and keeps nothing. The previous model is private state, as large as the
+    network, and never leaves the site.
 
     In the first round a site trains in, the previous model is the one it received: both cosines are equal, the term is
     mu log 2 and has no gradient, so nothing is computed for it.
 
-    Paper: Li et al. 2021, Model-Contrastive Federated Learning, CVPR, arXiv 2103.16257, eq. 3 and algorithm 1.
+    Paper: Li et al. 2021, Model-Contrastive Federated Learning, CVPR, arXiv 2103.16257, section 3 (local objective).
 
     Args:
-        mu: weight of the term, 0 or more; the paper tunes it over 0.1, 1, 5, 10.
+        mu: weight of the term, 0 or more; published settings are 0.001 to 10.
         tau: temperature, above 0.
         dim: width of the projection, 1 or more.
         variant: "official" has no term at all in a site's first round, as the public code, whose pool of previous
@@ -59,7 +59,7 @@ def moon(mu: float = 1.0, tau: float = 0.5, dim: int = 256, variant: Literal["pa
 
 
 def contrast(z: Tensor, received: Tensor, previous: Tensor, tau: float) -> Tensor:
-    """Return the mean contrastive loss of representations (B, D), eq. 3 with one negative.
+    """Return the mean contrastive loss of representations (B, D), MOON's InfoNCE with one negative.
 
     -log(e^a / (e^a + e^b)) = log(1 + e^(b - a)), a = cos(z, received) / tau, b = cos(z, previous) / tau.
 

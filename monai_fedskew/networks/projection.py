@@ -10,8 +10,8 @@ __all__ = ["ProjectionHead", "last_linear", "with_projection"]
 class ProjectionHead(nn.Module):
     """Project features and classify the projection.
 
-    ``z = project(relu(hidden(x)))``, logits ``classify(z)``: MOON's head (Li et al. 2021, arXiv 2103.16257, section
-    3.2 and the authors' code).
+    ``z = project(relu(hidden(x)))``, logits ``classify(z)``: MOON's head (Li et al. 2021, arXiv 2103.16257, and
+    the authors' code).
 
     Args:
         in_features: width of the features.
