@@ -32,6 +32,8 @@ NEUTRAL = {
     "stochdepth": "stochdepth:keep=1",
     "fedmix": "fedmix:lam=0",
     "harmofl": "harmofl:alpha=0,amplitude=off",
+    "fixbn": "fixbn:warmup=100",
+    "fedwon": "fedwon:clip=none",
 }
 
 # One site alone equals its local parts without messages: bit for bit, but for these, to this tolerance; None: the

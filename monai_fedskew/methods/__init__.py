@@ -12,9 +12,12 @@ from monai_fedskew.methods.fedmix import fedmix
 from monai_fedskew.methods.fednova import fednova
 from monai_fedskew.methods.fedprox import fedprox
 from monai_fedskew.methods.fedrdn import fedrdn
+from monai_fedskew.methods.fedwon import fedwon
 from monai_fedskew.methods.fedyogi import fedyogi
+from monai_fedskew.methods.fixbn import fixbn
 from monai_fedskew.methods.gradaug import gradaug
 from monai_fedskew.methods.harmofl import harmofl
+from monai_fedskew.methods.hbn import hbn
 from monai_fedskew.methods.local import local
 from monai_fedskew.methods.median import median
 from monai_fedskew.methods.mixup import mixup
@@ -39,9 +42,12 @@ __all__ = [
     "fednova",
     "fedprox",
     "fedrdn",
+    "fedwon",
     "fedyogi",
+    "fixbn",
     "gradaug",
     "harmofl",
+    "hbn",
     "local",
     "median",
     "mixup",
@@ -79,6 +85,9 @@ METHODS: dict[str, Factory] = {
     "stochdepth": stochdepth,
     "gradaug": gradaug,
     "harmofl": harmofl,
+    "fixbn": fixbn,
+    "hbn": hbn,
+    "fedwon": fedwon,
     "pooled": pooled,
 }
 
