@@ -72,12 +72,8 @@ class ControlVariates(Part):
             if strange := sorted(name for name in report if not name.startswith((f"{_SHAPE}/", f"{_DELTA}/"))):
                 raise StateError(f"site {site}: scaffold report has {strange[0]}; use one version everywhere")
             told = unnest(report)
-            for key, shape in told.get(_SHAPE, {}).items():
-                if not torch.equal(shapes.setdefault(key, shape), shape):
-                    raise StateError(
-                        f"site {site}: {key} has the shape {shape.tolist()}, at the sites before it "
-                        f"{shapes[key].tolist()}; all sites must use the same network"
-                    )
+            # A private entry may have other shapes elsewhere; of shared ones the server has seen that they agree.
+            shapes = {**told.get(_SHAPE, {}), **shapes}
             for key, delta in told.get(_DELTA, {}).items():
                 if key not in shapes or [*delta.shape] != shapes[key].tolist() or not delta.is_floating_point():
                     raise StateError(
