@@ -181,7 +181,8 @@ _LAST: Mapping[str, Callable[[nn.Module], str]] = {
     **{kind: lambda model: "layer4" for kind in ("ResNet", "SENet")},
     "DenseNet": lambda model: _FEATURES["DenseNet"](model)[-1],
     "EfficientNet": lambda model: _FEATURES["EfficientNet"](model)[-1],
-    "VNet": lambda model: "up_tr32",
+    # not up_tr32 itself: its sum of features and their concatenation with the skip connection cannot be narrowed
+    "VNet": lambda model: "up_tr32.ops",
     "BasicUNet": lambda model: "upcat_1",
     "AttentionUnet": lambda model: "model.1.merge",
     "UNet": _unet_last,

@@ -47,7 +47,7 @@ EXPECTED = {
     "senet": (FOUR, "layer4", 4),
     "densenet": ([f"features.denseblock{i}" for i in (1, 2, 3)], "features.denseblock3", 0),
     "efficientnet": ([f"_blocks.{i}" for i in range(7)], "_blocks.6", 0),
-    "vnet": (["in_tr", "down_tr32", "down_tr64", "down_tr128", "down_tr256"], "up_tr32", 8),
+    "vnet": (["in_tr", "down_tr32", "down_tr64", "down_tr128", "down_tr256"], "up_tr32.ops", 8),
     "basicunet": (["conv_0", "down_1", "down_2", "down_3", "down_4"], "upcat_1", 0),
     "attentionunet": (["model.0", "model.1.submodule.0", "model.1.submodule.1.submodule"], "model.1.merge", 0),
     "unet": (["model.0", "model.1.submodule.0", "model.1.submodule.1.submodule"], "model.1.submodule.2", 0),
