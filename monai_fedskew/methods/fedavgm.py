@@ -19,7 +19,7 @@ def fedavgm(lr: float = 1.0, momentum: float = 0.9) -> Method:
     ``lr=1, momentum=0`` is FedAvg bit for bit.
 
     Paper: Hsu et al. 2019, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-    Classification, arXiv 1909.06335, section 4.3.
+    Classification, arXiv 1909.06335.
 
     Args:
         lr: learning rate of the server, above 0. The paper's rule has 1; in the long run momentum multiplies the way
