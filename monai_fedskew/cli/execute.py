@@ -17,6 +17,7 @@ from monai_fedskew.data.partition import Partition
 from monai_fedskew.engines.simulator import Outcome, check_run, simulate
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation import checkpoint
+from monai_fedskew.federation.cost import measure_cost, message_bytes
 from monai_fedskew.federation.final import finish_site, score_site
 from monai_fedskew.federation.history import Entry
 from monai_fedskew.federation.run_folder import is_finished, locked, open_run, require_same_run, write_json
@@ -139,16 +140,19 @@ def _run(
 ) -> dict[str, Any]:
     spec = planned.spec
     before = (checkpoint.latest(spec.out) or 0) if resume else 0
+    training = planned.training
+    cost = measure_cost(planned.method, training[min(training)], spec.settings)
+    begun = time.monotonic()
     outcome = simulate(
         planned.method,
-        planned.training,
+        training,
         spec.settings,
         run=spec.out,
         resume=resume,
         max_alive=spec.max_alive,
         on_round=on_round,
     )
-    trained = time.monotonic() - started
+    trained = time.monotonic() - begun
     private = next(iter(outcome.private.values()), {})
     summary = summarise(
         spec.method,
@@ -160,6 +164,8 @@ def _run(
         private_keys=sum(name.startswith("model/") for name in private),
     )
     per_round = trained / max(1, spec.settings.rounds - before)
+    # what parts tell grows with the number of sites
+    summary["cost"] = replace(cost, received_bytes=message_bytes(outcome.cast)).plain()
     summary["seconds"] = {"total": round(time.monotonic() - started, 2), "per_round": round(per_round, 4)}
     write_json(spec.out / "summary.json", summary)
     return summary
