@@ -34,8 +34,8 @@ class Layer:
     groups: int = 1
     trim: Channels | None = None
 
-    def cut(self, layer: nn.Module, key: str, value: Tensor) -> Tensor:
-        """Return the part of the parameter ``key`` of ``layer`` that is left; a view where it can be."""
+    def cut(self, layer: nn.Module, value: Tensor) -> Tensor:
+        """Return the part of the parameter ``value`` of ``layer`` that is left; a view where it can be."""
         if value.ndim == 1:
             return self.outputs.cut(value, 0)
         if isinstance(layer, _ConvTransposeNd):
@@ -125,7 +125,9 @@ def bare(module: nn.Module, plan: Mapping[str, Layer]) -> nn.Module:
     # what the copy finds here it does not copy: a hook may lead to a whole site, and parameters come with each call
     instead: dict[int, object] = {id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in module.parameters()}
     for part in module.modules():
-        instead |= {id(v): type(v)() for key, v in vars(part).items() if "hooks" in key and isinstance(v, dict)}
+        for key, value in vars(part).items():
+            if "hooks" in key and isinstance(value, dict):
+                instead[id(value)] = type(value)()
     copied = copy.deepcopy(module, instead)
     for name, layer in copied.named_modules():
         if isinstance(layer, _BatchNorm | _InstanceNorm):

@@ -56,6 +56,7 @@ class Narrowed:
         self._module = module
         self._inputs = [leading(x.shape[1], width if narrow_inputs else 1, x.device) for x in examples]
         generator = torch.Generator().manual_seed(0)
+        self._places = [(name, layer, key) for name, layer, key, _ in own_weights(module)]
         weights = {_join(name, key): _drawn(generator, value) for name, _, key, value in own_weights(module)}
         dtype = next(iter(weights.values())).dtype if weights else torch.float32
         inputs = [_drawn(generator, x.new_empty((2, *x.shape[1:]), dtype=dtype)) for x in examples]
@@ -71,13 +72,13 @@ class Narrowed:
         """Return the module's output at reduced width, from inputs as they come at full width."""
         for ours, theirs in zip(self._skeleton.modules(), self._module.modules(), strict=True):
             ours.training = theirs.training
-        return self._run({_join(name, key): value for name, _, key, value in own_weights(self._module)}, inputs)
+        return self._run({_join(name, key): getattr(layer, key) for name, layer, key in self._places}, inputs)
 
-    def _run(self, weights: Mapping[str, Tensor], inputs: Iterable[Tensor]) -> Tensor:
+    def _run(self, weights: dict[str, Tensor], inputs: Iterable[Tensor]) -> Tensor:
         state = dict(weights)
-        for name, layer, key, _ in own_weights(self._module):
+        for name, layer, key in self._places:
             if name in self._plan:
-                state[_join(name, key)] = self._plan[name].cut(layer, key, state[_join(name, key)])
+                state[_join(name, key)] = self._plan[name].cut(layer, state[_join(name, key)])
         state |= {name: self._module.get_buffer(name) for name in self._buffers}
         cut = tuple(channels.cut(x, 1) for channels, x in zip(self._inputs, inputs, strict=True))
         # tied weights come with their own slice each
@@ -95,6 +96,9 @@ class _Trial:
     weights: Mapping[str, Tensor]
     plan: dict[str, Layer] = field(default_factory=dict)  # in the order in which layers are run
 
+    def __post_init__(self) -> None:
+        self._copied = bare(self.module, {}).eval()
+
     def marked(self, inputs: list[Tensor], keep_outputs: bool) -> Tensor:
         """Fill ``plan`` and return the marked output; ``keep_outputs`` leaves the layers it is made of whole."""
         whole: set[str] = set()
@@ -107,7 +111,9 @@ class _Trial:
                 output = self._mark(inputs, whole)
         if output.isnan().any():
             raise cannot(self.what, "", self.module, "its outputs cannot be left at full width")
-        for name in sorted(whole) if len(whole) > 1 else ():  # a layer beside the way to the output
+        if len(whole) < 2:
+            return output
+        for name in sorted(whole):  # a layer beside the way to the output
             if not self._mark(inputs, whole - {name}).isnan().any():
                 whole.remove(name)
         return self._mark(inputs, whole)
@@ -152,6 +158,8 @@ class _Trial:
         self.plan.clear()
 
         def after(name: str, layer: nn.Module, args: Any, output: Tensor) -> Tensor:
+            if not args:
+                raise cannot(self.what, name, layer, "it is not called on its input alone")
             left = alive(args[0], channel_dim(layer))
             if not left.left:
                 raise cannot(self.what, name, layer, "no channel of its input is left, or all were mixed before it")
@@ -183,14 +191,16 @@ class _Trial:
         return self._pass(inputs, before, after)
 
     def _pass(self, inputs: list[Tensor], before: Callable[..., Any], after: Callable[..., Tensor]) -> Tensor:
-        copied = bare(self.module, {}).eval()
-        for name, layer in copied.named_modules():
+        handles = []
+        for name, layer in self._copied.named_modules():
             if has_channels(layer):
-                layer.register_forward_pre_hook(lambda m, args, name=name: before(name, m, args))
-                layer.register_forward_hook(lambda m, args, out, name=name: after(name, m, args, out))
-        output: Tensor = functional_call(copied, dict(self.weights), tuple(inputs), tie_weights=False)
+                handles.append(layer.register_forward_pre_hook(lambda m, args, name=name: before(name, m, args)))
+                handles.append(layer.register_forward_hook(lambda m, args, out, name=name: after(name, m, args, out)))
+        output: Tensor = functional_call(self._copied, dict(self.weights), tuple(inputs), tie_weights=False)
+        for handle in handles:
+            handle.remove()
         if not isinstance(output, Tensor):
-            raise cannot(self.what, "", copied, f"it returns a {type(output).__name__}, not one tensor")
+            raise cannot(self.what, "", self.module, f"it returns a {type(output).__name__}, not one tensor")
         return output
 
 
