@@ -19,6 +19,7 @@ from monai_fedskew.networks.tap import StageTap
 
 __all__ = ["Alignment", "fedalign", "spectral_norm", "transmitting_matrix"]
 
+_ITERATIONS = 10
 _LARGEST = 16  # maps are pooled to at most so many positions a dimension; those of classifiers are smaller
 
 
@@ -80,14 +81,11 @@ def transmitting_matrix(inputs: Sequence[Tensor], output: Tensor) -> Tensor:
     >>> transmitting_matrix([3 * one], torch.cat([one, 2 * one], 1)).tolist()
     [[[3.0, 6.0]]]
     """
-    maps = [*inputs, output]
-    size = [min(*sizes, _LARGEST) for sizes in zip(*(x.shape[2:] for x in maps), strict=True)]
-    flat = [_pooled(x, size).flatten(2) for x in maps]
-    entering = flat[0] if len(flat) == 2 else torch.cat(flat[:-1], 1)
-    return entering @ flat[-1].mT / entering.shape[-1]
+    entering, leaving = _flat(inputs, output)
+    return entering @ leaving.mT / entering.shape[-1]
 
 
-def spectral_norm(matrix: Tensor, iterations: int = 10) -> Tensor:
+def spectral_norm(matrix: Tensor) -> Tensor:
     """Return the largest singular value of each matrix (B, n, m) by power iteration on X X^T from a vector of ones.
 
     The value and the gradient of a matrix of zeros are 0.
@@ -95,15 +93,7 @@ def spectral_norm(matrix: Tensor, iterations: int = 10) -> Tensor:
     >>> spectral_norm(torch.tensor([[[3.0, 0.0], [4.0, 5.0]]])).square()  # X X^T has the eigenvalues 45 and 5
     tensor([45.])
     """
-    vector = matrix.new_ones(*matrix.shape[:2], 1)
-    length = is_alive = vector[:, :1]
-    for _ in range(iterations):
-        vector = matrix @ (matrix.mT @ vector)
-        length = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
-        is_alive = length > 0
-        length = torch.where(is_alive, length, 1)  # before dividing and taking the root: 0 has no finite gradient there
-        vector = vector / length
-    return torch.where(is_alive, length.sqrt(), 0).flatten()
+    return _iterate(matrix @ matrix.mT, None, matrix.new_ones(len(matrix), 1, matrix.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -184,9 +174,43 @@ def _read(inputs: tuple[Any, ...], output: Any) -> tuple[tuple[Tensor, ...], Ten
 
 
 def _lipschitz(inputs: Sequence[Tensor], output: Tensor) -> Tensor:
+    """The spectral norm of the transmitting matrix.
+
+    Where there are fewer positions than channels that enter, the vectors of the iteration are kept as their products with the
+    entering map, u = A^T v: v <- A B^T B A^T v becomes u <- (A^T A) (B^T B) u, of size P, and its norm that of A w with
+    w = B^T B u, so w^T (A^T A) w. The same numbers, without ever making X.
+    """
     *entering, leaving = (x.float() if x.element_size() < 4 else x for x in (*inputs, output))
     with torch.autocast(output.device.type, enabled=False):
-        return spectral_norm(transmitting_matrix(entering, leaving))
+        a, b = _flat(entering, leaving)
+        positions = a.shape[-1]
+        if positions >= a.shape[1]:
+            return spectral_norm(a @ b.mT / positions)
+        return _iterate(b.mT @ b / positions, a.mT @ a / positions, a.sum(1)[:, None])
+
+
+def _iterate(kernel: Tensor, metric: Tensor | None, vector: Tensor) -> Tensor:
+    """The root of the norm of the last of ten vectors, each ``metric @ kernel @`` the one before over its norm.
+
+    Both matrices are symmetric, and torch is several times as fast with rows (B, 1, n) as with columns.
+    """
+    length = is_alive = vector[..., :1]
+    for _ in range(_ITERATIONS):
+        before = vector @ kernel
+        vector = before if metric is None else before @ metric
+        square = (before * vector).sum(-1, keepdim=True)
+        is_alive = square > 0
+        length = torch.where(is_alive, square, 1).sqrt()  # 1 in time: at 0 neither root nor quotient has a gradient
+        vector = vector / length
+    return torch.where(is_alive, length.sqrt(), 0).flatten()
+
+
+def _flat(inputs: Sequence[Tensor], output: Tensor) -> tuple[Tensor, Tensor]:
+    """Both maps as (B, C, positions), pooled to the smaller one."""
+    maps = [*inputs, output]
+    size = [min(*sizes, _LARGEST) for sizes in zip(*(x.shape[2:] for x in maps), strict=True)]
+    flat = [_pooled(x, size).flatten(2) for x in maps]
+    return flat[0] if len(flat) == 2 else torch.cat(flat[:-1], 1), flat[-1]
 
 
 def _leading(x: Tensor, width: float) -> Tensor:
