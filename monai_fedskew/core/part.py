@@ -103,6 +103,7 @@ class Part:
 
     name: ClassVar[str]
     stages: ClassVar[tuple[str, ...]] = ()
+    reports: ClassVar[bool] = False  # every update must carry what ``end_round`` returns
 
     def adapt(self, model: nn.Module, seed: int) -> nn.Module:
         """Change the network before anything takes its parameters; ``seed`` is the same at all sites."""

@@ -129,6 +129,10 @@ class Server:
         _check(update, self.tensors, "the server")
         if update.round != self.round + 1:
             raise RoundError(f"site {update.site}: update of round {update.round} in round {self.round + 1}")
+        if silent := [part.name for part in self.method.parts if part.reports and part.name not in update.aux]:
+            raise StateError(
+                f"site {update.site}: the update lacks the report of {silent[0]}; use one method and version"
+            )
 
     def _weights(self, updates: Sequence[Update]) -> dict[str, float]:
         """Weights over the round's participants, summing to 1."""

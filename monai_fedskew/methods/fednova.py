@@ -61,6 +61,7 @@ class LocalProgress(Part):
 
     name: ClassVar[str] = "fednova"
     stages: ClassVar[tuple[str, ...]] = ("add", "clip")
+    reports: ClassVar[bool] = True
     mu: float = 0.0
 
     def bind(self, site: SiteView) -> Bound:

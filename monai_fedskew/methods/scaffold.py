@@ -55,6 +55,7 @@ class ControlVariates(Part):
 
     name: ClassVar[str] = "scaffold"
     stages: ClassVar[tuple[str, ...]] = ("correct",)
+    reports: ClassVar[bool] = True
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site."""

@@ -38,20 +38,23 @@ class DigitsCNN(nn.Module):
                 "width above 0 are needed"
             )
         a, b, c, d, e = (max(1, round(width * full)) for full in (64, 64, 128, 2048, 512))
-        self.conv1, self.norm1 = nn.Conv2d(in_channels, a, 5, padding=2), nn.BatchNorm2d(a)
-        self.conv2, self.norm2 = nn.Conv2d(a, b, 5, padding=2), nn.BatchNorm2d(b)
-        self.conv3, self.norm3 = nn.Conv2d(b, c, 5, padding=2), nn.BatchNorm2d(c)
-        self.pool = nn.MaxPool2d(2)
-        self.fc1, self.norm4 = nn.Linear(c * 7 * 7, d), nn.BatchNorm1d(d)
-        self.fc2, self.norm5 = nn.Linear(d, e), nn.BatchNorm1d(e)
+        self.layer1 = _stage(in_channels, a, is_pooled=True)
+        self.layer2 = _stage(a, b, is_pooled=True)
+        self.layer3 = _stage(b, c, is_pooled=False)
+        self.fc1, self.norm1 = nn.Linear(c * 7 * 7, d), nn.BatchNorm1d(d)
+        self.fc2, self.norm2 = nn.Linear(d, e), nn.BatchNorm1d(e)
         self.fc3 = nn.Linear(e, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (batch, n_classes) of ``images`` (batch, in_channels, 28, 28)."""
-        maps = self.pool(self.norm1(self.conv1(images)).relu())
-        maps = self.pool(self.norm2(self.conv2(maps)).relu())
-        maps = self.norm3(self.conv3(maps)).relu()
-        hidden = self.norm4(self.fc1(torch.flatten(maps, 1))).relu()
-        hidden = self.norm5(self.fc2(hidden)).relu()
+        maps = self.layer3(self.layer2(self.layer1(images)))
+        hidden = self.norm1(self.fc1(torch.flatten(maps, 1))).relu()
+        hidden = self.norm2(self.fc2(hidden)).relu()
         logits: Tensor = self.fc3(hidden)
         return logits
+
+
+def _stage(channels_in: int, channels_out: int, *, is_pooled: bool) -> nn.Sequential:
+    conv = nn.Conv2d(channels_in, channels_out, 5, padding=2)
+    stage = nn.Sequential(conv, nn.BatchNorm2d(channels_out), nn.ReLU())
+    return stage.append(nn.MaxPool2d(2)) if is_pooled else stage

@@ -66,7 +66,7 @@ def test_properties_are_complete(prepared: Path, names: tuple[str, ...]) -> None
 def test_width_scales_every_layer_but_the_last() -> None:
     """A quarter of 64, 64, 128, 2048 and 512; 32 channels of 7 x 7 are 1568."""
     network = DigitsCNN(width=0.25)
-    widths = [network.conv1.out_channels, network.conv2.out_channels, network.conv3.out_channels]
+    widths = [layer[0].out_channels for layer in (network.layer1, network.layer2, network.layer3)]
     assert widths == [16, 16, 32]
     assert (network.fc1.in_features, network.fc1.out_features, network.fc2.out_features) == (1568, 512, 128)
     assert network(torch.zeros(2, 3, 28, 28)).shape == (2, 10)

@@ -10,6 +10,7 @@ from monai_fedskew.core.method import Method
 from monai_fedskew.errors import RoundError, StateError
 from monai_fedskew.federation.server import Server
 from monai_fedskew.federation.settings import Settings
+from monai_fedskew.methods import parse_method
 
 
 def _server(
@@ -153,3 +154,13 @@ def test_an_update_of_a_site_that_was_never_surveyed_is_refused() -> None:
     with pytest.raises(RoundError, match="site C: was never surveyed; known sites: A, B"):
         server.absorb([_update("A", _w(1.0), 1), _update("C", _w(1.0), 1)])
     assert server.tensors["w"].item() == 9.0
+
+
+def test_an_update_without_a_report_that_its_method_needs_is_unfit() -> None:
+    """Found when it is checked, so that the site is left out, and not in the aggregate, which would end the round."""
+    server = Server(parse_method("fednova"), Settings(rounds=3))
+    server.open([Survey("A", _w(0.0), frozenset("w"), 1, 1)])
+    with pytest.raises(StateError, match="site A: the update lacks the report of fednova"):
+        server.check(_update("A", _w(1.0), 10))
+    told = {"fednova": {name: torch.tensor(1.0, dtype=torch.float64) for name in ("a", "tau")}}
+    server.check(Update("A", 1, _w(1.0), 10, 1, 1, told))
