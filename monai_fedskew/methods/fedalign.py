@@ -176,8 +176,8 @@ def _read(inputs: tuple[Any, ...], output: Any) -> tuple[tuple[Tensor, ...], Ten
 def _lipschitz(inputs: Sequence[Tensor], output: Tensor) -> Tensor:
     """The spectral norm of the transmitting matrix.
 
-    Where there are fewer positions than channels that enter, the vectors of the iteration are kept as their products with the
-    entering map, u = A^T v: v <- A B^T B A^T v becomes u <- (A^T A) (B^T B) u, of size P, and its norm that of A w with
+    Where there are fewer positions than channels that enter, the vectors of the iteration are kept as their products
+    with the entering map, u = A^T v: v <- A B^T B A^T v becomes u <- (A^T A) (B^T B) u, and its norm that of A w with
     w = B^T B u, so w^T (A^T A) w. The same numbers, without ever making X.
     """
     *entering, leaving = (x.float() if x.element_size() < 4 else x for x in (*inputs, output))
