@@ -49,7 +49,7 @@ def fedmix(lam: float = 0.05, mean_batch: int = 5, means: int = 16) -> Method:
 
     Raises:
         ConfigError: a value out of range. At a site: labels that cannot be averaged, or a loss that does not take the
-            average (cross-entropy without class weights and MONAI's Dice losses do).
+            average (cross-entropy, with class weights too, and MONAI's Dice losses do).
 
     >>> fedmix(lam=0.1).parts
     (AveragedBlend(lam=0.1, mean_batch=5, means=16),)

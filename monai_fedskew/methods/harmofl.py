@@ -32,7 +32,8 @@ def harmofl(
     """Give all images one amplitude spectrum, and take each step by the gradient at a perturbed model.
 
     Inputs, in training and evaluation: the phase stays, the amplitude becomes the mean of the sites' mean amplitudes,
-    measured once on the clean training images, each site counting the same. Training: delta = alpha g / ||g|| for the
+    measured once on the clean training images, each site counting the same. What an image tells by the replaced
+    amplitudes (brightness, texture) is lost; compare with "dc" and "off". Training: delta = alpha g / ||g|| for the
     gradient g of a batch; the step is taken from w by the gradient at w + delta, at the cost of a second pass.
 
     Paper: Jiang et al. 2022, HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous

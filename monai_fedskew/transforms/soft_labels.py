@@ -46,22 +46,45 @@ def soft_labels(labels: Tensor, pred: Tensor, *, what: str) -> Tensor:
 
 
 def soft_form(loss_function: Loss) -> Loss:
-    """Return the loss in the form that takes ``soft_labels``.
+    """Return the loss in the form that takes ``soft_labels`` and has the same value on one-hot labels.
 
-    PyTorch's cross-entropy takes both forms itself. MONAI's Dice and its kin (``to_onehot_y=True``) turn indices into
-    one-hot masks first, which is left out in a copy.
+    PyTorch's cross-entropy takes both forms itself, but with class weights divides by the number of samples where it
+    divided by the sum of their weights; the form returned divides by the sum of the weights of the shares. MONAI's Dice
+    and its kin (``to_onehot_y=True``) turn indices into one-hot masks first, which is left out in a copy.
     """
-    converts = [
-        name
-        for name, module in (loss_function.named_modules() if isinstance(loss_function, nn.Module) else ())
-        if getattr(module, "to_onehot_y", False)
-    ]
-    if not converts or not isinstance(loss_function, nn.Module):
+    if not isinstance(loss_function, nn.Module):
+        return loss_function
+    if _is_weighted(loss_function):
+        return _WeightedShares(loss_function)
+    named = list(loss_function.named_modules())
+    if not any(_is_weighted(module) or getattr(module, "to_onehot_y", False) for _, module in named):
         return loss_function
     soft = copy.deepcopy(loss_function)
-    for name in converts:
-        soft.get_submodule(name).to_onehot_y = False  # type: ignore[assignment]  # a plain attribute of MONAI's losses
+    for name, module in named:
+        if getattr(module, "to_onehot_y", False):
+            soft.get_submodule(name).to_onehot_y = False  # type: ignore[assignment]  # a plain attribute of MONAI's
+        if _is_weighted(module):
+            parent, _, own = name.rpartition(".")
+            setattr(soft.get_submodule(parent), own, _WeightedShares(module))
     return soft
+
+
+class _WeightedShares(nn.Module):
+    """Cross-entropy with class weights: sum_i sum_c w_c y_ic l_ic over sum_i sum_c w_c y_ic."""
+
+    def __init__(self, loss_function: nn.Module) -> None:
+        super().__init__()
+        self.total = copy.deepcopy(loss_function)
+        self.total.reduction = "sum"  # type: ignore[assignment]  # a plain attribute of the loss
+
+    def forward(self, pred: Tensor, shares: Tensor) -> Tensor:
+        weight: Tensor = self.total.weight.view(1, -1, *[1] * (pred.ndim - 2))  # type: ignore[operator]  # a buffer
+        total: Tensor = self.total(pred, shares)
+        return total / (weight * shares).sum()
+
+
+def _is_weighted(module: nn.Module) -> bool:
+    return isinstance(module, nn.CrossEntropyLoss) and module.weight is not None and module.reduction == "mean"
 
 
 def require_soft_labels(loss_function: Loss, pred: Tensor, labels: Tensor, *, what: str) -> None:
@@ -91,6 +114,5 @@ def require_soft_labels(loss_function: Loss, pred: Tensor, labels: Tensor, *, wh
     if not torch.isclose(soft, hard, rtol=1e-3, atol=1e-5):
         raise ConfigError(
             f"{what}: {name} is {float(hard):.6g} on labels and {float(soft):.6g} on the same labels as one-hot "
-            "shares, so averaged labels would be weighed otherwise. PyTorch's cross-entropy does so with class weights "
-            "or ignored labels; leave these out"
+            "shares, so averaged labels would be weighed otherwise; use cross-entropy or one of MONAI's Dice losses"
         )

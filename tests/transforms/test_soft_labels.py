@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from monai.losses import DiceCELoss, DiceFocalLoss, DiceLoss, GeneralizedDiceLoss
@@ -66,12 +68,38 @@ def test_cross_entropy_is_used_as_it_is() -> None:
     assert soft_form(loss) is loss
 
 
-def test_class_weights_are_refused_in_words() -> None:
-    """PyTorch divides by the sum of weights for indices and by the number of samples for shares."""
-    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 1.0]))
+def test_class_weights_by_hand() -> None:
+    """Weights 1 and 3, losses ln 2 and ln 2 of even shares: (1/2 1 + 1/2 3) ln 2 over 2: ln 2, not 2 ln 2."""
+    loss = soft_form(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0])))
 
-    with pytest.raises(ConfigError, match="site A: CrossEntropyLoss is .* would be weighed otherwise.*class weights"):
-        require_soft_labels(loss, torch.randn(4, 3), torch.tensor([0, 1, 2, 1]), what="site A")
+    assert loss(torch.zeros(4, 2), torch.full((4, 2), 0.5)).item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_class_weights_mean_the_same_on_shares(smoothing) -> None:
+    """PyTorch divides by the sum of weights for indices and by the number of samples for shares; here both by the sum.
+
+    Also inside MONAI's compound loss, whose own loss is left as it was.
+    """
+    weight = torch.tensor([1.0, 5.0, 2.0])
+    compound = DiceCELoss(to_onehot_y=True, softmax=True, weight=weight)
+
+    require_soft_labels(
+        nn.CrossEntropyLoss(weight, label_smoothing=smoothing), torch.randn(4, 3), torch.tensor([0, 1, 2, 1]), what="A"
+    )
+    require_soft_labels(compound, torch.randn(2, 3, 2, 2), MASK, what="A")
+
+    assert isinstance(compound.cross_entropy, nn.CrossEntropyLoss)
+
+
+def test_a_loss_that_weighs_shares_otherwise_is_refused_in_words() -> None:
+    """One that looks the same on labels and is not: it would count averaged labels twice."""
+
+    def twice(pred, labels):
+        return nn.functional.cross_entropy(pred, labels) * (2 if labels.is_floating_point() else 1)
+
+    with pytest.raises(ConfigError, match="site A: twice is .* would be weighed otherwise"):
+        require_soft_labels(twice, torch.randn(4, 3), torch.tensor([0, 1, 2, 1]), what="site A")
 
 
 def test_a_loss_of_indices_only_is_refused() -> None:
