@@ -129,4 +129,8 @@ def _unit_norms(module: nn.Module, value: Tensor) -> Tensor:
 
 
 _WHY = "fedwon removes every normalisation layer, so that {} would find none; choose one"
-_REFUSES = {name: _WHY.format(name) for name in ("fedbn", "silobn", "fixbn", "hbn")}
+_REFUSES = {
+    **{name: _WHY.format(name) for name in ("fedbn", "silobn", "fixbn", "hbn")},
+    "fedalign": "fedalign narrows a stage, and weights that fedwon standardises over all channels are other weights "
+    "with fewer of them; choose one",
+}

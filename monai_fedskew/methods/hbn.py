@@ -155,4 +155,7 @@ class _Moments:
 
 
 _WHY = "hbn replaces batch norm by layers with statistics of their own, so that {} would find no batch norm; choose one"
-_REFUSES = {name: _WHY.format(name) for name in ("fedbn", "silobn", "fixbn")}
+_REFUSES = {
+    **{name: _WHY.format(name) for name in ("fedbn", "silobn", "fixbn")},
+    "fedalign": "fedalign narrows a stage, and hbn's layers have no statistics to mix at that width; choose one",
+}

@@ -8,7 +8,7 @@ from monai_fedskew.core import all_keys, compose
 from monai_fedskew.engines.simulator import simulate
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation.settings import Settings
-from monai_fedskew.methods import fedbn, fedwon, fixbn, hbn, silobn
+from monai_fedskew.methods import fedalign, fedbn, fedwon, fixbn, hbn, silobn
 from monai_fedskew.methods.adapted import adapted_network
 
 LAST = {"choose": "last"}
@@ -188,6 +188,12 @@ def test_methods_about_norms_are_refused(other) -> None:
     for pair in ((fedwon(), other()), (other(), fedwon())):
         with pytest.raises(ConfigError, match=f"fedwon removes every normalisation layer.*{other().name} would find"):
             compose(*pair)
+
+
+def test_narrowed_stages_are_refused() -> None:
+    """Before a run begins, not in its first step."""
+    with pytest.raises(ConfigError, match="fedalign narrows a stage, and weights that fedwon"):
+        compose(fedalign(), fedwon())
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True])

@@ -10,7 +10,7 @@ from monai_fedskew.core.state import restore
 from monai_fedskew.engines.simulator import simulate
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation.settings import Settings
-from monai_fedskew.methods import fedbn, fixbn, hbn, silobn
+from monai_fedskew.methods import fedalign, fedbn, fixbn, hbn, silobn
 from monai_fedskew.methods.adapted import adapted_network
 from monai_fedskew.networks.hybrid_norm import HybridNorm
 
@@ -164,6 +164,12 @@ def test_methods_that_look_for_batch_norm_are_refused(other) -> None:
     for pair in ((hbn(), other()), (other(), hbn())):
         with pytest.raises(ConfigError, match=f"hbn replaces batch norm .* {other().name} would find no batch norm"):
             compose(*pair)
+
+
+def test_narrowed_stages_are_refused() -> None:
+    """Before a run begins, not in its first step."""
+    with pytest.raises(ConfigError, match="fedalign narrows a stage, and hbn's layers"):
+        compose(fedalign(), hbn())
 
 
 @pytest.mark.parametrize("momentum", [0, -1, 1.5, float("nan"), True])
