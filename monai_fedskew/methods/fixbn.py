@@ -22,12 +22,13 @@ def fixbn(warmup: int = 10) -> Method:
     on it normalises by the running statistics received, in training as in evaluation, and they no longer change; so
     local gradients no longer depend on what else is in a batch. Scale and shift go on training.
 
-    Paper: Zhong et al. 2023, Making Batch Normalization Great in Federated Deep Learning, arXiv 2303.06530. It freezes
-    about half-way. It also keeps momentum from round to round, which is a setting of a run here: optimizer_state=keep.
+    Paper: Zhong et al. 2023, Making Batch Normalization Great in Federated Deep Learning, arXiv 2303.06530. It also
+    keeps momentum from round to round, which is a setting of a run here: optimizer_state=keep. Only the abstract and
+    reviews were at hand; half-way is when the comparison in Chen et al. 2025 (arXiv 2505.21877, public code) freezes.
 
     Args:
-        warmup: rounds before the statistics are frozen, 0 or more; half of the run's rounds is the paper's choice. 0
-            suits a network that comes with statistics. With as many rounds as the run has, or more, this is FedAvg.
+        warmup: rounds before the statistics are frozen, 0 or more; half of the run's is usual. 0 suits a network
+            that comes with statistics. With as many rounds as the run has, or more, this is FedAvg.
 
     Raises:
         ConfigError: no whole number, or negative; or, when it meets a network, no running statistics to freeze.
