@@ -35,9 +35,10 @@ def fedwon(clip: float | None = 1.28, gain: float = 1.0) -> Method:
     2306.05879, after Brock et al. 2021, arXiv 2101.08692 (weights) and 2102.06171 (clipping).
 
     The last layer is neither standardised nor clipped (Brock et al.). The paper was at hand in abstract, reviews and
-    notes on it (both equations, range of lambda), not in full. Choices of ours: a convolution without bias gets one, 0 at first, in the place of the shift that goes with its norm;
-    in a transposed convolution N counts the products an output value gets on average, stride included; a
-    convolution with one weight a channel stays plain. Instance, group and layer norms are removed as well.
+    notes on it (both equations, the range of lambda), not in full. Choices of ours: a convolution without bias gets
+    one, 0 at first, in the place of the shift that goes with its norm; in a transposed convolution N counts the
+    products an output value gets on average, stride included; a convolution with one weight a channel stays plain.
+    Instance, group and layer norms are removed as well.
 
     Args:
         clip: lambda of the clipping, above 0; reported are 0.01 to 1.28, less for small batches. None leaves it out.
