@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -120,7 +121,7 @@ class _Bound(Bound):
         self._name = last_stage(site.model, part.stage)
         self._stage = site.model.get_submodule(self._name)
         _require_wide(f"{self._what}: stage {self._name}", self._stage, part.width)
-        self._tap = StageTap(site.model, self._stage, _read)
+        self._tap = StageTap(site.model, self._stage, partial(_read, self._what))
         self._narrowed: Narrowed | None = None
         site.add(part, "add", self._add)
         if part.clip is not None:
@@ -164,10 +165,10 @@ def _require_wide(what: str, stage: nn.Module, width: float) -> None:
         )
 
 
-def _read(inputs: tuple[Any, ...], output: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+def _read(what: str, inputs: tuple[Any, ...], output: Any) -> tuple[tuple[Tensor, ...], Tensor]:
     """The stage's inputs, and its constant at full width: at once, since later layers may work in place."""
     if not inputs or not all(isinstance(x, Tensor) and x.ndim > 2 for x in (*inputs, output)):
-        raise ConfigError("fedalign: a stage takes and gives maps (B, C, ...); name another: fedalign:stage=NAME")
+        raise ConfigError(f"{what}: a stage takes and gives maps (B, C, ...); name another: fedalign:stage=NAME")
     plain = tuple(x.detach().as_subclass(Tensor) for x in inputs)
     with torch.no_grad():
         return plain, _lipschitz(plain, output.as_subclass(Tensor))

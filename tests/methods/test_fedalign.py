@@ -231,7 +231,9 @@ def test_what_cannot_be_aligned_is_refused(view) -> None:
     with pytest.raises(ConfigError, match=r"site A: fedalign: stage layer2 has 8 channels at most and keeps all of"):
         total(view, Two(8), images(2, 1, 8, 8))
     vectors = nn.Sequential(nn.Sequential(nn.Conv2d(1, 32, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
-    with pytest.raises(ConfigError, match=r"a stage takes and gives maps \(B, C, \.\.\.\); name another"):
+    with pytest.raises(
+        ConfigError, match=r"site A: fedalign: a stage takes and gives maps \(B, C, \.\.\.\); name another"
+    ):
         total(view, vectors, images(2, 1, 8, 8), stage="0")
 
 

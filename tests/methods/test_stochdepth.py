@@ -2,6 +2,7 @@ import copy
 import gc
 import pickle
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -271,3 +272,14 @@ def test_a_site_is_scored_with_scaled_branches(image_sources) -> None:
     net = adapted_network(source.open().model, "stochdepth:keep=0.2", 0)  # as the exported configuration builds it
     net.load_state_dict(outcome.cast.tensors)
     torch.testing.assert_close(net.eval()(batch["image"]), logits)
+
+
+@pytest.mark.parametrize("other", ["scaffold", "fednova", "harmofl", "fedprox:mu=0.1", "fedbn"])
+def test_it_composes(image_sources, other) -> None:
+    """Parameters without a gradient in a step trouble no method that changes gradients or counts steps."""
+    sources = {name: replace(image_sources[name], overrides={"momentum": 0.0}) for name in ("A", "B")}
+
+    outcome = simulate(parse_method(f"stochdepth:keep=0.1+{other}"), sources, Settings(rounds=2, choose="last"))
+
+    assert {event.kind for event in outcome.history.events} == {"trained"}
+    assert all(value.isfinite().all() for value in outcome.last.values())
