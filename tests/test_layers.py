@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "methods": {"core", "errors", "transforms", "handlers", "networks"},
     "federation": {"core", "errors", "sites", "data"},
     "engines": {"core", "errors", "sites", "federation", "methods"},
-    "analysis": {"core", "errors", "sites"},
+    "analysis": {"core", "errors", "sites", "networks"},
     "reports": {"core", "errors", "data"},
     "cli": {
         "core", "errors", "data", "transforms", "handlers", "networks", "sites", "methods", "federation", "engines",

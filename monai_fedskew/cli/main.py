@@ -28,6 +28,7 @@ _COMMANDS = {
     "compare": ("compare", "Run methods x seeds in parallel and print the table."),
     "flower": ("flower", "Run a study on Flower: write its app folder, run it."),
     "report": ("report", "Write one HTML page about a run or a comparison."),
+    "diagnose": ("diagnose", "Measure curvature, Gram matrices and toy problems, as the papers do."),
 }
 _EXTRAS = {package: extra for package, extra in ENGINES.values() if extra}
 

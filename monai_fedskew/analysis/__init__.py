@@ -1,0 +1,1 @@
+"""What the papers measure beside accuracy: curvature of losses, Gram matrices, toy problems."""
