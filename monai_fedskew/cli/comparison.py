@@ -21,7 +21,7 @@ from monai_fedskew.errors import ConfigError, FedSkewError, RoundError
 from monai_fedskew.federation.history import Entry
 from monai_fedskew.federation.run_folder import require_same_run, write_json
 from monai_fedskew.federation.settings import Settings
-from monai_fedskew.reports import render_certainty, render_table, write_csv, write_report
+from monai_fedskew.reports import render_certainty, render_cost, render_table, write_csv, write_report
 from monai_fedskew.reports.results import slug
 
 __all__ = ["run_comparison"]
@@ -79,7 +79,7 @@ def run_comparison(
     reasons = [f"{spec.method}, seed {spec.settings.seed}: {why}" for spec, why in failed]
     if len(failed) == len(specs):
         raise RoundError(f"all {len(specs)} runs failed: {'; '.join(reasons)}; --resume tries them again")
-    table = f"{render_table(out)}\n{render_certainty(out)}"
+    table = "\n".join(filter(None, (render_table(out), render_certainty(out), render_cost(out))))
     (out / "table.txt").write_text(table)
     write_csv(out)
     click.echo(table)

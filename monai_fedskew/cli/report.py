@@ -20,7 +20,7 @@ def report(folder: Path, out: Path | None, force: bool) -> None:
     DIR/report.html is made anew at every call, and so are the figures of its tables in DIR/table.csv. With --out
     FILE.html they are written as FILE.csv beside it.
     """
-    from monai_fedskew.reports import render_certainty, render_table, write_report
+    from monai_fedskew.reports import render_certainty, render_cost, render_table, write_report
     from monai_fedskew.reports.results import read_results
     from monai_fedskew.reports.target import table_beside
 
@@ -28,6 +28,7 @@ def report(folder: Path, out: Path | None, force: bool) -> None:
     results = read_results(folder)
     click.echo(render_table(results, width=_width()))
     click.echo(render_certainty(results, width=_width()))
+    click.echo(render_cost(results, width=_width()))
     click.echo(f"report: {page}\ntable:  {table_beside(folder, page)}")
 
 

@@ -44,7 +44,7 @@ def simulate(
     from monai_fedskew.cli.execute import RunSpec, execute, verify_sites
     from monai_fedskew.cli.progress import round_progress
     from monai_fedskew.cli.study import parse_overrides
-    from monai_fedskew.reports import render_table
+    from monai_fedskew.reports import render_cost, render_table
     from monai_fedskew.sites.locate import find_bundle
 
     settings = options.settings_of(given)
@@ -63,4 +63,5 @@ def simulate(
     with round_progress(method, settings.rounds) as on_round:
         execute(spec, resume=resume, force=force, on_round=on_round)
     click.echo(render_table(out))
+    click.echo(render_cost(out))
     click.echo(f"run: {out}\nFor the page: fedskew report {out}")

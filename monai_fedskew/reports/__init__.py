@@ -1,12 +1,13 @@
 """What came out: tables, certainty, figures and one self-contained page, from RUN and COMPARE folders."""
 
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
 from monai_fedskew.errors import DataError
 from monai_fedskew.reports.results import Results, read_results
 
-__all__ = ["read_results", "render_certainty", "render_table", "write_csv", "write_report"]
+__all__ = ["read_results", "render_certainty", "render_cost", "render_table", "write_csv", "write_report"]
 
 
 def render_table(results: Path | Results, *, width: int = 120) -> str:
@@ -22,10 +23,11 @@ def render_table(results: Path | Results, *, width: int = 120) -> str:
         ConfigError: the folder is neither.
     """
     from monai_fedskew.reports.distributed import in_words
-    from monai_fedskew.reports.tables import summarise, to_text
+    from monai_fedskew.reports.spread import overview
+    from monai_fedskew.reports.tables import to_text
 
     read = read_results(results) if isinstance(results, Path) else results
-    texts = [to_text(summarise(read, level), width=width) for level in read.levels] or ["No run has finished.\n"]
+    texts = [to_text(overview(read, level), width=width) for level in read.levels] or ["No run has finished.\n"]
     missing = [f"{m.method}, seed {m.seed}: {m.reason}" for m in read.missing]
     without = ["Runs without a result:", *missing, ""] if missing else []
     gaps = ["Runs without their whole history:", *read.gaps, ""] if read.gaps else []
@@ -46,6 +48,21 @@ def render_certainty(results: Path | Results, *, width: int = 120) -> str:
 
     read = read_results(results) if isinstance(results, Path) else results
     return "\n".join(filter(None, (to_text(read, "window", width=width), to_text(read, "subject", width=width))))
+
+
+def render_cost(results: Path | Results, *, width: int = 120) -> str:
+    """Draw, for a terminal, what each method costs a site; empty where no run recorded it.
+
+    Args:
+        results: a RUN or COMPARE folder, or what was read from one.
+        width: of the terminal, in characters.
+
+    Raises:
+        ConfigError: the folder is neither.
+    """
+    from monai_fedskew.reports.cost import to_text
+
+    return to_text(read_results(results) if isinstance(results, Path) else results, width=width)
 
 
 def write_report(folder: Path, out: Path | None = None, *, force: bool = False) -> Path:
@@ -105,6 +122,9 @@ def _require_finished(results: Results) -> None:
 
 
 def _csv(results: Results) -> str:
-    from monai_fedskew.reports.tables import Metric, summarise, to_csv
+    from monai_fedskew.reports.cost import costs
+    from monai_fedskew.reports.spread import tables
+    from monai_fedskew.reports.tables import Metric, to_csv
 
-    return to_csv(summarise(results, level, metric=metric) for level in results.levels for metric in get_args(Metric))
+    found = (tables(results, level, metric) for level in results.levels for metric in get_args(Metric))
+    return to_csv(chain.from_iterable(found), costs(results))

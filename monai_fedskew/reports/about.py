@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from monai_fedskew.reports.ranges import as_ranges
-from monai_fedskew.reports.results import Results
+from monai_fedskew.reports.results import Results, Run
 
 __all__ = ["commands", "facts_of_run"]
 
@@ -31,7 +31,7 @@ def facts_of_run(results: Results) -> dict[str, str]:
         ("engine", ", ".join(engines)),
         ("bundle", _bundle(results)),
         ("methods", ", ".join(results.methods)),
-        ("sites", ", ".join(results.sites)),
+        *_who(results, run),
         ("seeds", f"{len(results.seeds)}: {', '.join(map(str, results.seeds))}"),
         ("rounds", f"{settings.get('rounds', '?')}, local epochs in each: {settings.get('local_epochs', '?')}"),
         ("updates weighed by", _WEIGHTS.get(weights, weights)),
@@ -52,6 +52,16 @@ def commands(results: Results) -> list[str]:
     calls = [results.command] if results.command else calls
     texts = [shlex.join([Path(str(call[0])).name, *map(str, call[1:])]) for call in calls if call]
     return list(dict.fromkeys(texts))
+
+
+def _who(results: Results, run: Run) -> list[tuple[str, str]]:
+    if run.dealt is None:
+        return [("sites", ", ".join(results.sites))]
+    evenly = "validation and test rows evenly by class"
+    return [
+        ("clients", f"{len(results.sites)}: {results.sites[0]} to {results.sites[-1]}"),
+        ("partition", f"{run.dealt.how} of the training rows of {', '.join(run.data)}; {evenly}"),
+    ]
 
 
 def _bundle(results: Results) -> str:

@@ -72,6 +72,8 @@ def rank_edges(results: Results, facts: Sequence[SiteFacts], method: str, *, top
     """
     if any(run.engine for run in results.of(method)):
         raise DataError("the data, and with them the names of the edges, stay at the sites")
+    if results.is_dealt:
+        raise DataError("clients that rows were dealt to leave no model")
     known = [fact for fact in facts if fact.manifest is not None]
     if not known:
         reasons = "; ".join(f"{fact.site}: {fact.why}" for fact in facts)

@@ -50,7 +50,7 @@ def compare_to_first(
 
     Seeds: differences of the mean over sites, paired by seed. Subjects: a bootstrap that redraws subjects with
     replacement within each site, the same subjects for both methods; all seeds are pooled, as each subject is tested
-    in one fold.
+    in one fold. The clients of a partition are redrawn as one site.
 
     Args:
         results: what :func:`read_results` returned.
@@ -172,7 +172,9 @@ def _difference(results: Results, pair: tuple[str, str], level: Level, *, draws:
     if absent:
         notes.append(f"no bootstrap: a run of either method has no predictions.csv of site {absent[0]}")
     else:
-        one, two = ({site: tally(runs, site) for site in results.sites} for runs in sides)
+        # few subjects are tested at a client, other ones in each seed: all are redrawn together
+        strata = {"all clients": results.sites} if results.is_dealt else {site: (site,) for site in results.sites}
+        one, two = ({name: tally(runs, *members) for name, members in strata.items()} for runs in sides)
         try:
             subjects, subjects_interval = over_subjects(one, two, level, draws=draws, seed=seed)
         except DataError as error:  # the two methods cannot be paired

@@ -11,10 +11,13 @@ from monai_fedskew.reports import distributed, plots
 from monai_fedskew.reports.about import commands, facts_of_run
 from monai_fedskew.reports.brain import EdgeRanking, rank_edges
 from monai_fedskew.reports.certainty import DRAWS, Difference, compare_to_first, rank_test_sentence
+from monai_fedskew.reports.clients import holdings, label_strip, score_strip
+from monai_fedskew.reports.cost import COLUMNS, REFERENCE, costs, measured_at
 from monai_fedskew.reports.facts import MAX_ROWS, SiteFacts, site_facts
-from monai_fedskew.reports.participation import absences, arrivals
+from monai_fedskew.reports.participation import absences, arrivals, undrawn
 from monai_fedskew.reports.predictions import has_predictions, largest_class, n_classes
 from monai_fedskew.reports.results import Results
+from monai_fedskew.reports.spread import is_crowded, overview
 from monai_fedskew.reports.tables import MEAN, Metric, Table, best, is_best, summarise
 
 if TYPE_CHECKING:
@@ -56,8 +59,8 @@ def render_page(results: Results) -> str:
 def _context(results: Results) -> dict[str, Any]:
     facts = site_facts(results)
     levels = results.levels
-    main = [summarise(results, level) for level in levels]
-    others = [summarise(results, level, metric=metric) for level in levels for metric in _OTHER_METRICS]
+    main = [overview(results, level) for level in levels]
+    others = [overview(results, level, metric=metric) for level in levels for metric in _OTHER_METRICS]
     classes = _classes(results)
     differences = [(level, compare_to_first(results, level)) for level in levels]
     edges, why_no_edges = _edges(results, facts, main[0])
@@ -76,13 +79,18 @@ def _context(results: Results) -> dict[str, Any]:
         "rank_test": rank_test_sentence(len(results.seeds)),
         "has_validation": any(mark.split == "validation" for run in results.runs.values() for mark in run.history),
         "curves": plots.convergence(results),
-        "bars": {level: plots.bars(results, level, n_classes=classes) for level in levels},
+        **_crowd(results, facts, classes),
+        "costs": costs(results),
+        "cost_columns": COLUMNS,
+        "cost_reference": REFERENCE,
+        "cost_site": measured_at(results),
         "facts": facts,
         "prepared": _prepared(facts),
         "tested": _tested(results),
         "excluded": _excluded(facts),
         "site_plot": plots.site_statistics(facts),
-        "missed": absences(results),
+        "missed": absences(results, with_undrawn=not is_crowded(results)),
+        "undrawn": undrawn(results) if is_crowded(results) else "",
         "arrived": arrivals(results),
         **_of_engines(results),
         "edges": edges,
@@ -91,6 +99,23 @@ def _context(results: Results) -> dict[str, Any]:
         "draws": DRAWS,
         "max_rows": MAX_ROWS,
         "max_absences": 100,
+    }
+
+
+def _crowd(results: Results, facts: Sequence[SiteFacts], classes: int | None) -> dict[str, Any]:
+    """Sites side by side: a bar each, or dots where they are many; and what clients of a partition hold."""
+    crowded = is_crowded(results)
+    known = next((fact.manifest.label_names for fact in facts if fact.manifest is not None), ())
+    each = crowded and not results.differ_by_seed
+    return {
+        "is_crowded": crowded,
+        "bars": {
+            level: score_strip(results, level) if crowded else plots.bars(results, level, n_classes=classes)
+            for level in results.levels
+        },
+        "every_site": [summarise(results, level) for level in results.levels] if each else [],
+        "holdings": holdings(results),
+        "label_strip": label_strip(results, known),
     }
 
 
@@ -137,6 +162,8 @@ def _prepared(facts: Sequence[SiteFacts]) -> list[str]:
 
 def _tested(results: Results) -> dict[str, tuple[int, int, str]]:
     """Per site: windows and subjects tested over all seeds of one method, and the share of the larger class."""
+    if results.is_dealt:
+        return {}
     runs = next(results.of(method) for method in results.methods if results.of(method))
     tested = {}
     for site in results.sites:

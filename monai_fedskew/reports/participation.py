@@ -7,7 +7,7 @@ from monai_fedskew.reports.history import Event
 from monai_fedskew.reports.ranges import as_ranges
 from monai_fedskew.reports.results import Results, Run
 
-__all__ = ["Absence", "Arrival", "absences", "arrivals"]
+__all__ = ["Absence", "Arrival", "absences", "arrivals", "undrawn"]
 
 _WORDS = {
     "failed": "failed",
@@ -40,19 +40,34 @@ class Arrival:
     round: int
 
 
-def absences(results: Results) -> tuple[Absence, ...]:
-    """List every absence: failed, left out, not drawn or out of reach, by method, seed and site."""
+def absences(results: Results, *, with_undrawn: bool = True) -> tuple[Absence, ...]:
+    """List every absence: failed, left out, not drawn or out of reach, by method, seed and site.
+
+    ``with_undrawn=False`` leaves out who was not drawn; see ``undrawn``.
+    """
     found: list[Absence] = []
     for (method, seed), run in results.runs.items():
         missed: dict[tuple[str, str, str], set[int]] = defaultdict(set)
         for event in run.events:
-            if event.event not in ("trained", "joined"):
+            if event.event not in ("trained", "joined") and (with_undrawn or event.event != "not_sampled"):
                 missed[event.site, _what(run, event), event.reason].add(event.round)
         found += [
             Absence(method, seed, site, what, as_ranges(rounds), len(rounds), reason)
             for (site, what, reason), rounds in sorted(missed.items())
         ]
     return tuple(found)
+
+
+def undrawn(results: Results) -> str:
+    """Say how often sites were not drawn for a round; empty where all were, always."""
+    rounds: dict[tuple[str, int, str], int] = defaultdict(int)
+    for (method, seed), run in results.runs.items():
+        for event in run.events:
+            rounds[method, seed, event.site] += event.event == "not_sampled"
+    if not any(rounds.values()):
+        return ""
+    name = "client" if results.is_dealt else "site"
+    return f"A {name} was not drawn for {min(rounds.values())} to {max(rounds.values())} rounds of a run."
 
 
 def arrivals(results: Results) -> tuple[Arrival, ...]:
@@ -66,6 +81,6 @@ def arrivals(results: Results) -> tuple[Arrival, ...]:
 
 
 def _what(run: Run, event: Event) -> str:
-    if event.event == "excluded" and run.data and event.site not in run.data:
+    if event.event == "excluded" and run.members and event.site not in run.members:
         return "not let in"  # it came late and does not fit the others
     return _WORDS.get(event.event, event.event)

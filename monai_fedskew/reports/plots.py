@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["bars", "colours", "convergence", "png", "site_statistics", "svg"]
+__all__ = ["bars", "colours", "convergence", "png", "sheet", "site_statistics", "style", "svg"]
 
 WIDTH = 10.0  # inches; the page shows figures at about this width
 # Okabe and Ito's palette without yellow and black, with Tol's muted colours: safe for colour-blind readers
@@ -69,8 +69,8 @@ def convergence(results: Results) -> str | None:
         return None
     from matplotlib.ticker import MaxNLocator
 
-    with _style():
-        figure, axes = _axes(len(panels), height=3.9)
+    with style():
+        figure, axes = sheet(len(panels), height=3.9)
         for ax, (label, lines) in zip(axes, panels, strict=True):
             lowest = min(min(values) for line in lines.values() for values in line.values())
             highest = max(max(values) for line in lines.values() for values in line.values())
@@ -99,8 +99,8 @@ def bars(results: Results, level: Level, *, n_classes: int | None = 2) -> str:
     guess = 100 / n_classes if n_classes else 0.0
     palette = colours(results.methods)
     methods = [method for method in results.methods if results.of(method)]
-    with _style():
-        figure, (ax,) = _axes(1, height=3.9)
+    with style():
+        figure, (ax,) = sheet(1, height=3.9)
         width = min(0.84 / len(methods), 0.3)
         named: set[str] = set()
         for k, method in enumerate(methods):
@@ -142,8 +142,8 @@ def site_statistics(facts: Sequence[SiteFacts]) -> str | None:
     known = [fact for fact in facts if fact.manifest is not None]
     if not known:
         return None
-    with _style():
-        figure, axes = _axes(4, height=6.4, columns=2)
+    with style():
+        figure, axes = sheet(4, height=6.4, columns=2)
         _draw_subjects(axes[0], known)
         rows = [fact.manifest.n_rows for fact in known if fact.manifest is not None]
         drawn = axes[1].bar([fact.site for fact in known], rows, color="#777777", width=0.6)
@@ -178,13 +178,15 @@ def png(figure: "Figure", *, dpi: int = 130) -> bytes:
     return out.getvalue()
 
 
-def _style() -> Any:
+def style(more: dict[Any, Any] | None = None) -> Any:
+    """Return a context in which figures of a report are drawn, with ``more`` of matplotlib's settings."""
     import matplotlib as mpl
 
-    return mpl.rc_context(_STYLE)
+    return mpl.rc_context({**_STYLE, **(more or {})})
 
 
-def _axes(count: int, *, height: float, columns: int | None = None) -> "tuple[Figure, list[Axes]]":
+def sheet(count: int, *, height: float, columns: int | None = None) -> "tuple[Figure, list[Axes]]":
+    """Return a figure of the page's width, ``height`` inches high, and its panels."""
     from matplotlib.figure import Figure
 
     columns = columns or count

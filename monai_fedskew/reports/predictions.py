@@ -45,13 +45,13 @@ def n_classes(run: Run, site: str) -> int:
     return len(probability_columns(_read(run, site)))
 
 
-def tally(runs: Sequence[Run], site: str) -> Tally:
-    """Pool the test predictions of runs (seeds) at one site by subject.
+def tally(runs: Sequence[Run], *sites: str) -> Tally:
+    """Pool the test predictions of runs (seeds) at a site, or at several clients that share out the rows, by subject.
 
     Raises:
         DataError: a predictions.csv is absent or cannot be read.
     """
-    votes = pd.concat([subject_votes(_read(run, site)) for run in runs])
+    votes = pd.concat([subject_votes(_read(run, site)) for run in runs for site in sites])
     right = (votes["label"] == votes["prediction"]).groupby(level=0, sort=True)
     sums = votes.groupby(level=0, sort=True)[["windows", "windows_right"]].sum()
     return Tally(

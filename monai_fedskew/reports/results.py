@@ -85,6 +85,16 @@ class Results:
         """Whether there is more than one method to compare."""
         return len(self.methods) > 1
 
+    @property
+    def is_dealt(self) -> bool:
+        """Whether the sites' rows were dealt to clients, which then stand where sites do."""
+        return any(run.dealt is not None for run in self.runs.values())
+
+    @property
+    def differ_by_seed(self) -> bool:
+        """Whether a client of one seed is not that of another: each seed deals rows anew."""
+        return self.is_dealt and len(self.seeds) > 1
+
     def averaged(self, run: Run) -> tuple[str, ...]:
         """Return the sites of a run's mean: all, so that means can be compared; of a single run, those with scores."""
         return tuple(run.scores["window"]) if self.is_single else self.sites

@@ -9,7 +9,7 @@ from monai_fedskew.errors import DataError
 from monai_fedskew.reports.fields import RUN_AGAIN, Fields, read_fields
 from monai_fedskew.reports.history import Event, Mark, gap, read_history
 
-__all__ = ["Level", "Run", "Score", "SiteData", "read_run"]
+__all__ = ["Client", "Dealt", "Level", "Run", "Score", "SiteData", "read_run"]
 
 Level = Literal["window", "subject"]
 _ENGINES = {"nvflare": "NVIDIA FLARE", "flower": "Flower"}
@@ -46,12 +46,31 @@ class SiteData:
 
 
 @dataclass(frozen=True)
+class Client:
+    """What a client of a partition trains on: samples, subjects (None where unknown), and samples of each class."""
+
+    samples: int
+    subjects: int | None
+    labels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """How the sites' rows were dealt out, and to which clients."""
+
+    how: str
+    clients: Mapping[str, Client]
+
+
+@dataclass(frozen=True)
 class Run:
     """One finished run: one method, one seed.
 
     ``scores[level][site]`` holds the test scores; ``gap`` says what is missing of the history, empty if nothing is;
     ``details`` and ``summary`` hold run.json and summary.json, with empty values for what they do not say. ``engine``
     and ``study`` are empty for the simulator; ``unfinished`` says of sites without test scores why there are none.
+    ``cost`` holds what the method cost at ``cost_site``, by name, empty where that was not measured; ``dealt`` tells of
+    the clients that the sites' rows were dealt to, if they were.
     """
 
     folder: Path
@@ -67,12 +86,20 @@ class Run:
     engine: str = ""
     study: str = ""
     unfinished: Mapping[str, str] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
+    cost_site: str = ""
+    dealt: Dealt | None = None
 
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of the scored sites and of those without scores."""
         scored = tuple(self.scores["window"])
         return tuple(sorted({*scored, *self.unfinished})) if self.unfinished else scored
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of what takes part in the rounds: the sites with data, or the clients that their rows were dealt to."""
+        return tuple(self.data if self.dealt is None else self.dealt.clients)
 
 
 def read_run(folder: Path) -> Run:
@@ -94,6 +121,7 @@ def read_run(folder: Path) -> Run:
     if not scores["window"]:
         raise _unscored(outcome, unfinished)
     data = {site: _site_data(trained.inside(site), is_here=not engine) for site in trained.values}
+    dealt = _dealt(record)
     history, events = read_history(folder / "history.jsonl")
     return Run(
         folder=folder,
@@ -103,12 +131,15 @@ def read_run(folder: Path) -> Run:
         data=data,
         history=history,
         events=events,
-        gap=gap(folder / "history.jsonl", _rounds(record), history, events, data),
+        gap=gap(folder / "history.jsonl", _rounds(record), history, events, data if dealt is None else dealt.clients),
         details=details,
         summary=summary,
         engine=_ENGINES.get(engine, engine),
         study=record.text("study") if record.values.get("study") is not None else "",
         unfinished=unfinished,
+        cost=_cost(outcome),
+        cost_site=str(outcome.inside("cost").values.get("site", "")),
+        dealt=dealt,
     )
 
 
@@ -126,6 +157,30 @@ def _details(record: Fields) -> dict[str, Any]:
         stages = record.inside("stages")
         found["stages"] = {part: stages.items(part, str) for part in stages.values}
     return found
+
+
+def _dealt(record: Fields) -> Dealt | None:
+    if record.values.get("partition") is None:
+        return None
+    partition = record.inside("partition")
+    clients = partition.inside("clients", is_required=True)
+    held = {}
+    for name in clients.values:
+        one = clients.inside(name)
+        subjects = one.whole("subjects") if one.values.get("subjects") is not None else None
+        held[name] = Client(one.whole("samples"), subjects, one.items("labels", int, is_required=True))
+    return Dealt(partition.text("how"), held)
+
+
+def _cost(outcome: Fields) -> dict[str, float]:
+    """What was measured of the method, and the seconds of a round; nothing of a run from before it was."""
+    measured = outcome.inside("cost")
+    if not measured.values:
+        return {}
+    names = ("flops_per_sample", "stored_values", "received_bytes", "sent_bytes", "survey_bytes")
+    found = {name: measured.number(name) for name in names}
+    found["seconds_per_round"] = outcome.inside("seconds").number("per_round")
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _summary(outcome: Fields) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from monai_fedskew.reports.cost import COLUMNS, CostRow
 from monai_fedskew.reports.ranges import as_ranges
 from monai_fedskew.reports.results import Level, Results, Run
 
 __all__ = ["MEAN", "Cell", "Metric", "Row", "Table", "best", "is_best", "summarise", "to_csv", "to_text"]
 
 MEAN = "mean"
+_COSTS = tuple(key for key, *_ in COLUMNS)
 Metric = Literal["accuracy", "balanced_accuracy", "auc"]
 
 
@@ -64,6 +66,11 @@ class Table:
     rows: tuple[Row, ...]
     note: str = ""
 
+    @property
+    def has_worst(self) -> bool:
+        """Whether a row has a worst site; clients that differ from seed to seed have none."""
+        return any(row.worst.mean is not None for row in self.rows)
+
 
 def summarise(results: Results, level: Level = "window", *, metric: Metric = "accuracy") -> Table:
     """Summarise all runs at one level.
@@ -108,18 +115,24 @@ def is_best(cell: Cell, top: float | None) -> bool:
     return cell.mean is not None and top is not None and f"{cell.mean:.1f}" == f"{top:.1f}"
 
 
-def to_csv(tables: Iterable[Table]) -> str:
-    """Write tables as one CSV, a line per level, method and column (long form, percent, full precision)."""
+def to_csv(tables: Iterable[Table], costs: Sequence[CostRow] = ()) -> str:
+    """Write tables as one CSV, a line per level, method and column (long form, percent, full precision).
+
+    The last columns hold what the line's method costs, empty where that was not measured.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["level", "metric", "source", "method", "site", "mean_percent", "std_percent", "seeds"])
+    writer.writerow(["level", "metric", "source", "method", "site", "mean_percent", "std_percent", "seeds", *_COSTS])
+    cost = {row.method: ["" if cell.value is None else cell.value for cell in row.cells] for row in costs}
     for table in tables:
         for row in table.rows:
-            named = [*zip(table.columns, row.cells, strict=True), (f"worst ({row.worst_site})", row.worst)]
-            for column, cell in named:
+            columns = [*zip(table.columns, row.cells, strict=True), (f"worst ({row.worst_site})", row.worst)]
+            of_method = ([] if row.source else cost.get(row.method, [])) or [""] * len(_COSTS)
+            for column, cell in columns:
                 if cell.mean is not None:
                     figures = [f"{cell.mean:.4f}", "" if cell.std is None else f"{cell.std:.4f}", cell.seeds or ""]
-                    writer.writerow([table.level, table.metric, row.source or "ours", row.method, column, *figures])
+                    named = [table.level, table.metric, row.source or "ours", row.method, column]
+                    writer.writerow([*named, *figures, *of_method])
     return out.getvalue()
 
 
@@ -132,7 +145,8 @@ def to_text(table: Table, *, width: int = 120) -> str:
     drawn.add_column("method", min_width=max(len(row.method) for row in table.rows), max_width=30)
     for column in table.columns:
         drawn.add_column("mean over sites" if column == MEAN else column, justify="right", min_width=11)
-    drawn.add_column("worst site", justify="right")
+    if table.has_worst:
+        drawn.add_column("worst site", justify="right")
     for k, row in enumerate(table.rows):
         worst = f"{row.worst} {row.worst_site}" if row.worst.mean is not None else "-"
         texts = [*(str(cell) for cell in row.cells), worst]
@@ -143,7 +157,8 @@ def to_text(table: Table, *, width: int = 120) -> str:
         following = table.rows[k + 1].source if k + 1 < len(table.rows) else row.source
         if row.source and (k == 0 or table.rows[k - 1].source != row.source):
             drawn.add_row(f"{row.source}:")
-        drawn.add_row(row.method, *stars, end_section=following != row.source)
+        shown = stars if table.has_worst else stars[:-1]
+        drawn.add_row(row.method, *shown, end_section=following != row.source)
     footnotes = ["* highest of the methods run here"] if several else []
     footnotes += [table.note] if table.note else []
     footnotes += [f"{row.method}: {row.note}" for row in table.rows if row.note]

@@ -41,11 +41,12 @@ def test_everything_a_study_may_say_arrives(tmp_path: Path) -> None:
     more = {
         "seeds": 2, "sites": ["NYU"], "local_epochs": 2, "weights": "equal", "fraction": 0.5, "choose": "last",
         "optimizer_state": "keep", "min_sites": 1, "threads": 2, "overrides": {"lr": 0.1}, "reference": "a paper",
-        "published": published,
+        "published": published, "partition": "dirichlet:alpha=0.5", "clients": 16,
     }  # fmt: skip
     study = _read(tmp_path, {**GOOD, **more})
     assert list(study.published) == published
     assert study.sites == ("NYU",)
+    assert (study.partition, study.clients) == ("dirichlet:alpha=0.5", 16)
     settings = _settings(tmp_path, {**GOOD, **more})
     assert (settings.local_epochs, settings.weights, settings.fraction, settings.choose) == (2, "equal", 0.5, "last")
     assert (settings.optimizer_state, settings.min_sites, settings.threads) == ("keep", 1, 2)
@@ -83,6 +84,8 @@ def test_a_missing_key_is_named(key: str, tmp_path: Path) -> None:
         ("optimizer_state", 1),
         ("fraction", "half"),
         ("fraction", 2),
+        ("clients", "many"),
+        ("partition", 16),
         ("overrides", ["lr"]),
         ("published", "a paper"),
     ],

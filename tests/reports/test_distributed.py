@@ -139,8 +139,8 @@ def test_means_are_those_of_the_summary(copy: Path) -> None:
     text = write_csv(copy).read_text()
 
     assert mean["accuracy_sites"] == 3
-    assert f"window,accuracy,ours,fedbn,mean,{100 * mean['accuracy']:.4f},,1\n" in text
-    assert f"window,accuracy,ours,fedbn,worst ({worst['site']}),{100 * worst['accuracy']:.4f},,1\n" in text
+    assert f"window,accuracy,ours,fedbn,mean,{100 * mean['accuracy']:.4f},,1,,,,,,\n" in text
+    assert f"window,accuracy,ours,fedbn,worst ({worst['site']}),{100 * worst['accuracy']:.4f},,1,,,,,,\n" in text
 
 
 def test_without_any_scored_site_there_is_an_error_with_the_reasons(copy: Path) -> None:

@@ -175,7 +175,7 @@ def test_csv_lies_beside_the_page(copy: Path) -> None:
     """The table is also written as CSV, all metrics and levels."""
     text = write_csv(copy).read_text()
 
-    assert text.startswith("level,metric,source,method,site,mean_percent,std_percent,seeds\n")
+    assert text.startswith("level,metric,source,method,site,mean_percent,std_percent,seeds,flops_per_sample,")
     assert "\nsubject,balanced_accuracy,ours,fedavg,mean," in text
 
 
