@@ -100,10 +100,7 @@ def plan(spec: RunSpec) -> Plan:
     method, sites = parse_method(spec.method), _sources(spec)
     found = Plan(spec, method, sites, _about(spec, method, sites))
     if spec.partition is not None:
-        clients = deal_sites(spec.partition, tuple(sites.values()), seed=spec.settings.seed)
-        known = {name: client.about for name, client in clients.items()}
-        dealt = {"how": spec.partition.text, "clients": known}
-        found = replace(found, clients=clients, about={**found.about, "partition": dealt})
+        found = _dealt(found, spec.partition)
     check_run(method, found.training, spec.settings)
     return found
 
@@ -219,6 +216,21 @@ def _finish(planned: Plan, outcome: Outcome) -> dict[str, Any]:
             scored = finish_site(planned.method, site, spec.settings, cast=outcome.cast, private=private, folder=folder)
         scores[name] = scored
     return scores
+
+
+def _dealt(planned: Plan, partition: Partition) -> Plan:
+    """The same run over clients that the sites' rows are dealt to."""
+    settings = planned.spec.settings
+    clients = deal_sites(partition, tuple(planned.sites.values()), seed=settings.seed)
+    unscored = sum(not client.has_validation for client in clients.values())
+    if unscored and settings.choose == "best" and planned.method.scope != "pooled":
+        raise ConfigError(
+            f"partition {partition.text}: {unscored} of {len(clients)} clients have no validation rows to choose the "
+            "best round by; choose the last (--choose last), take fewer clients or raise validation_fraction"
+        )
+    known = {name: client.about for name, client in clients.items()}
+    dealt = {"how": partition.text, "clients": known}
+    return replace(planned, clients=clients, about={**planned.about, "partition": dealt})
 
 
 def _sources(spec: RunSpec) -> dict[str, BundleSite]:

@@ -67,6 +67,11 @@ class DealtSite:
         return Site(name, engines.trainer, engines.evaluator, schedules=engines.schedules, survey_data=survey)
 
     @property
+    def has_validation(self) -> bool:
+        """Whether the client got any validation rows."""
+        return len(self.train[_SCORED]) > 0
+
+    @property
     def about(self) -> dict[str, Any]:
         """Count what the client trains on: samples, subjects (None where unknown), samples of each class."""
         share = self.train[_TRAIN]

@@ -100,6 +100,10 @@ def test_a_comparison_takes_a_partition_and_a_fraction(
         (("--clients", "4"), "--clients 4 needs --partition"),
         (("--partition", "by_label", "--clients", "4"), "must be homogeneous, or dirichlet"),
         (("--partition", "homogeneous", "--clients", "40"), "test rows: 16 subjects cannot be dealt to 40 clients"),
+        (
+            ("--partition", "homogeneous", "--clients", "10", "--choose", "best"),
+            "4 of 10 clients have no validation rows to choose the best round by",
+        ),
         (("--partition", "dirichlet:alpha=0.001", "--clients", "8"), "none of 2000 draws"),
     ],
 )
