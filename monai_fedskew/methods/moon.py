@@ -108,8 +108,12 @@ class _Bound(Bound):
 
     def receive(self, cast: Broadcast) -> None:
         self._live = self._moved = None
+        model = self._site.model
+        entries = model.state_dict()
         # A copy, and of all entries: after the first forward pass not even the running statistics are those of now.
-        self._start = {key: value.detach().clone() for key, value in self._site.model.state_dict().items()}
+        # A layer that is held twice goes by one of its names: functional_call refuses both.
+        names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+        self._start = {name: entries[name].detach().clone() for name in names if name in entries}
 
     def end_round(self) -> State:
         model = self._site.model
@@ -148,7 +152,7 @@ class _Bound(Bound):
         model = self._site.model
         seen: list[Tensor] = []
         if self._moved is None:
-            self._moved = {key: value.to(self._start[key].device) for key, value in self._previous.items()}
+            self._moved = {key: self._previous[key].to(value.device) for key, value in self._start.items()}
         with self._site.replay(self._part), torch.no_grad():
             model.eval()
             self._seen = seen

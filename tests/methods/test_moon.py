@@ -114,7 +114,7 @@ def test_in_the_first_round_both_references_are_the_received_model(view) -> None
 
 
 def test_gradient_flows_through_the_live_model_only(view) -> None:
-    """It turns z = (3, 1) away from z_p = (1, 1), up; the references keep no graph, the live mode is as before."""
+    """It turns z = (3, 1) away from z_p = (1, 1), up; the classifier, which the term does not see, has none."""
     net = pointing(0.0)
     site, bound = at(view, net, moon(dim=2))
     aim(net, 1.0)
@@ -124,7 +124,6 @@ def test_gradient_flows_through_the_live_model_only(view) -> None:
     loss = step(net, site)
     loss.backward()
 
-    assert net.training
     assert net[0].project.weight.grad[0, 0] < 0
     assert net[0].classify.weight.grad.abs().sum() == 0
 
@@ -149,6 +148,19 @@ def test_passes_of_other_parts_are_not_taken_for_the_batch(view) -> None:
     net(torch.ones(2, 1))
     with pytest.raises(RoundError, match="moon saw 2 projections of a batch of 1"):
         site.stages["add"](output)
+
+
+def test_a_layer_held_twice_is_one_layer(view) -> None:
+    """Nothing was trained, so both references are alike and the term is log 2, whatever names the layer goes by."""
+    layer = nn.Linear(1, 1)
+    net = adapt_network(nn.Sequential(layer, layer, nn.Linear(1, 2)), moon(dim=2).parts, 0)
+    site, bound = at(view, net, moon(dim=2))
+    bound.receive(Broadcast(1, {}))
+    bound.end_round()
+    bound.receive(Broadcast(2, {}))
+
+    assert step(net, site).item() == pytest.approx(math.log(2))
+    assert net[0] is net[1] is layer
 
 
 def test_mu_zero_attaches_nothing(view) -> None:
