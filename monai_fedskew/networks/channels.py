@@ -34,13 +34,13 @@ class Channels:
     index: Tensor
 
     @cached_property
-    def left(self) -> int:
-        """How many."""
+    def count(self) -> int:
+        """How many these are."""
         return len(self.index)
 
     @cached_property
     def _is_leading(self) -> bool:
-        return self.left == 0 or int(self.index[-1]) == self.left - 1
+        return self.count == 0 or int(self.index[-1]) == self.count - 1
 
     def is_same(self, other: "Channels") -> bool:
         """Tell whether ``other`` are the same channels."""
@@ -49,7 +49,7 @@ class Channels:
     def cut(self, x: Tensor, dim: int) -> Tensor:
         """Take them out of ``x``; a view where they are the first ones."""
         if self._is_leading:
-            return x if self.left == self.total else x.narrow(dim, 0, self.left)
+            return x if self.count == self.total else x.narrow(dim, 0, self.count)
         return x.index_select(dim, self.index.to(x.device))
 
     def mark(self, x: Tensor, dim: int) -> Tensor:
@@ -68,7 +68,7 @@ class Channels:
 
     def find(self, some: "Channels") -> "Channels":
         """Return where ``some`` of these are among these."""
-        return Channels(self.left, torch.searchsorted(self.index, some.index))
+        return Channels(self.count, torch.searchsorted(self.index, some.index))
 
     def each(self, size: int) -> "Channels":
         """Return the channels these make up if each stands for ``size`` of them."""

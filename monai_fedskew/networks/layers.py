@@ -47,17 +47,17 @@ class Layer:
     def shrink(self, layer: nn.Module) -> None:
         """Make the attributes of ``layer`` agree."""
         if isinstance(layer, _ConvNd):
-            layer.in_channels, layer.out_channels, layer.groups = self.inputs.left, self.outputs.left, self.groups
+            layer.in_channels, layer.out_channels, layer.groups = self.inputs.count, self.outputs.count, self.groups
             if (trim := self.trim) is not None:
                 layer.register_forward_pre_hook(lambda _, args: (trim.cut(args[0], 1), *args[1:]))
         elif isinstance(layer, nn.Linear):
-            layer.in_features, layer.out_features = self.inputs.left, self.outputs.left
+            layer.in_features, layer.out_features = self.inputs.count, self.outputs.count
         elif isinstance(layer, nn.GroupNorm):
-            layer.num_channels, layer.num_groups = self.inputs.left, self.groups
+            layer.num_channels, layer.num_groups = self.inputs.count, self.groups
         elif isinstance(layer, _BatchNorm | _InstanceNorm):
-            layer.num_features = self.inputs.left
+            layer.num_features = self.inputs.count
         elif isinstance(layer, nn.PReLU):
-            layer.num_parameters = self.inputs.left
+            layer.num_parameters = self.inputs.count
 
 
 def has_channels(layer: nn.Module) -> bool:
@@ -87,20 +87,22 @@ def layer_left(layer: nn.Module, inputs: Channels, width: float) -> Layer:
         raise ConfigError(f"it has the parameters {', '.join(sorted(layer._parameters))}, not only weight and bias")
     if isinstance(layer, _ConvNd) and layer.groups > 1:
         groups = inputs.whole_groups(layer.groups)
-        if not groups.left:
-            raise ConfigError(f"{inputs.left} of its {inputs.total} channels make up none of its {layer.groups} groups")
+        if not groups.count:
+            raise ConfigError(
+                f"{inputs.count} of its {inputs.total} channels make up none of its {layer.groups} groups"
+            )
         whole = groups.each(layer.in_channels // layer.groups)
         trim = None if whole.is_same(inputs) else inputs.find(whole)
-        return Layer(whole, groups.each(layer.out_channels // layer.groups), groups.left, trim)
+        return Layer(whole, groups.each(layer.out_channels // layer.groups), groups.count, trim)
     if isinstance(layer, _ConvNd | nn.Linear):
         outputs = layer.out_channels if isinstance(layer, _ConvNd) else layer.out_features
         return Layer(inputs, leading(outputs, width, inputs.index.device))
     if isinstance(layer, nn.GroupNorm):
         groups = inputs.whole_groups(layer.num_groups)
         if groups.each(inputs.total // layer.num_groups).is_same(inputs):
-            return Layer(inputs, inputs, groups.left)
-        if inputs.left % layer.num_groups:
-            raise ConfigError(f"{inputs.left} channels are left, which {layer.num_groups} groups do not divide")
+            return Layer(inputs, inputs, groups.count)
+        if inputs.count % layer.num_groups:
+            raise ConfigError(f"{inputs.count} channels are left, which {layer.num_groups} groups do not divide")
         return Layer(inputs, inputs, layer.num_groups)
     if isinstance(layer, (*NORMS, nn.PReLU)):
         return Layer(inputs, inputs)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,12 +133,14 @@ class _Trial:
             if not bool((found - wanted).norm() <= _TOLERANCE * wanted.norm() + 1e-6):
                 raise self._conflict(name, "its values are not those of masking")
 
+        def after(name: str, layer: nn.Module, args: Any, output: Tensor) -> None:
+            compare(name, output, expected[name].pop(0))
+
         handles = []
         for name, layer in skeleton.named_modules():
             handles.append(layer.register_forward_pre_hook(lambda _, args, name=name: at.append(name)))
             if name in expected:
-                check = lambda _, args, out, name=name: compare(name, out, expected[name].pop(0))  # noqa: E731
-                handles.append(layer.register_forward_hook(check))
+                handles.append(layer.register_forward_hook(partial(after, name)))
         try:
             compare("", run(), alive(marked, 1).cut(output, 1))
         except torch.OutOfMemoryError:
@@ -161,7 +164,7 @@ class _Trial:
             if not args:
                 raise cannot(self.what, name, layer, "it is not called on its input alone")
             left = alive(args[0], channel_dim(layer))
-            if not left.left:
+            if not left.count:
                 raise cannot(self.what, name, layer, "no channel of its input is left, or all were mixed before it")
             try:
                 now = layer_left(layer, left, 1 if name in whole else self.width)
@@ -194,8 +197,8 @@ class _Trial:
         handles = []
         for name, layer in self._copied.named_modules():
             if has_channels(layer):
-                handles.append(layer.register_forward_pre_hook(lambda m, args, name=name: before(name, m, args)))
-                handles.append(layer.register_forward_hook(lambda m, args, out, name=name: after(name, m, args, out)))
+                handles.append(layer.register_forward_pre_hook(partial(before, name)))
+                handles.append(layer.register_forward_hook(partial(after, name)))
         output: Tensor = functional_call(self._copied, dict(self.weights), tuple(inputs), tie_weights=False)
         for handle in handles:
             handle.remove()
