@@ -22,10 +22,10 @@ def tried(first: str, second: str, labs: Mapping[str, Mapping[str, Any]]) -> str
     """
     text = f"{first}+{second}"
     try:
-        method(text)
+        built = method(text)
         images = {name: sources for name, sources in labs.items() if name.startswith("images")}
-        sites = {name: source for name, source in sites_for(text, images).items() if name in "AB"}
-        outcome = simulate(method(text), sites, Settings(rounds=2, choose="last"))
+        sites = {name: source for name, source in sites_for(text, images).items() if name in ("A", "B")}
+        outcome = simulate(built, sites, Settings(rounds=2, choose="last"))
     except FedSkewError as error:
         return str(error)
     for key, value in outcome.cast.tensors.items():

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -46,6 +45,8 @@ NEUTRAL = {
 # server makes a step of its own, so that even one site's model is not what it sent.
 ALONE: dict[str, float | None] = {"scaffold": 1e-6, **dict.fromkeys(("fedavgm", "fedadam", "fedyogi", "fedadagrad"))}
 
+_CHOSEN: dict[tuple[str, ...], str] = {}  # method and names of the studies -> study: to try is to build a site
+
 
 def method(text: str) -> Method:
     """Build a method from the table."""
@@ -54,7 +55,7 @@ def method(text: str) -> Method:
 
 def sites_for(text: str, labs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The training sites of a method: on vectors, or on images where it refuses vectors; for pooled one site of all."""
-    sources = dict(labs[_lab(text, _Labs(labs))])
+    sources = dict(labs[_lab(text, labs)])
     return {"pooled": PooledSites(tuple(sources.values()))} if "pooled" in text else sources
 
 
@@ -83,25 +84,17 @@ class _AdaptOnly(Part):
         return self.part.adapt(model, seed)
 
 
-class _Labs(dict[str, Mapping[str, Any]]):
-    """Equal to any other of the same names, so that the choice is made once a method."""
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Labs) and tuple(self) == tuple(other)
-
-
-@cache
-def _lab(text: str, labs: _Labs) -> str:
-    reasons = []
+def _lab(text: str, labs: Mapping[str, Mapping[str, Any]]) -> str:
+    key, reasons = (text, *labs), []
+    if key in _CHOSEN:
+        return _CHOSEN[key]
     for name, sources in labs.items():
         try:
             Client(method(text), next(iter(sources.values())), Settings(rounds=1))
         except ConfigError as error:
             reasons.append(str(error))
         else:
+            _CHOSEN[key] = name
             return name
     raise AssertionError(f"no small study suits {text}: {reasons}")
 
