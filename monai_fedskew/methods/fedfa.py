@@ -26,10 +26,11 @@ def fedfa(p: float = 0.5, momentum: float = 0.99, variant: Literal["paper", "off
 
     x' = s' (x - m) / s + m', m' ~ N(m, (1 + gamma_m) V_m), s' ~ N(s, (1 + gamma_s) V_s): m and s are an example's
     mean and std over space, a channel each, V their variances over the batch, gamma = C r / sum r with r = U / (1 + U),
-    and U the variance over the sites of their running means of m and s, a channel each. Only in training, with
-    probability p for each stage and batch; a batch of one has no variance and stays as it is. The stages are those of
-    ``networks.stages.feature_stages``. A further pass over the same batch (``site.loss()``) meets the same draw.
-    Before two sites have reported, gamma is 1, its mean over the channels in every later round.
+    and U the variance over the sites of their running means of m and s, a channel each. V and U have the divisors
+    B - 1 and K - 1, as in the public code. Only in training, with probability p for each stage and batch; a batch of
+    one has no variance and stays as it is. The stages are those of ``networks.stages.feature_stages``. A further pass
+    over the same batch (``site.loss()``) meets the same draw. Before two sites have reported, gamma is 1, its mean over
+    the channels in every later round.
 
     A site reports its running means, two vectors a stage, and keeps them in its private state. ``p=0`` is FedAvg bit
     for bit.

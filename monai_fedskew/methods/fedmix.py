@@ -1,6 +1,5 @@
 """FedMix: a site trains towards blends with averages of the sites' examples."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -54,7 +53,7 @@ def fedmix(lam: float = 0.05, mean_batch: int = 5, means: int = 16) -> Method:
     >>> fedmix(lam=0.1).parts
     (AveragedBlend(lam=0.1, mean_batch=5, means=16),)
     """
-    if isinstance(lam, bool) or not isinstance(lam, int | float) or not (math.isfinite(lam) and 0 <= lam < 1):
+    if isinstance(lam, bool) or not isinstance(lam, int | float) or not 0 <= lam < 1:
         raise ConfigError(f"method fedmix: lam={lam!r} must be a number of at least 0 and below 1")
     for name, value, least in (("mean_batch", mean_batch, 2), ("means", means, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:

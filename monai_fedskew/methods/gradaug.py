@@ -27,9 +27,9 @@ def gradaug(mu: float = 1.75, n: int = 2, width: float = 0.8, resolution: float 
 
     L + mu sum_i KL(softmax(f(x)) || softmax(f_i(x_i))): f_1 has the leading ``width`` of the channels of every layer,
     f_2 .. f_n leading fractions drawn from [width, 1] in every batch (in steps of 1/32), all on the weights of f. x_i
-    is the image at one of four resolutions from ``resolution`` to 1, drawn for each. f(x) has no gradient there, is
-    averaged over the batch, and in segmentation over the voxels of x too. A single output channel is taken for the
-    logit of two classes. Running statistics are those of the whole network, which alone evaluates.
+    is the image at one of four resolutions from ``resolution`` to 1, drawn for each. f(x) has no gradient there. The
+    divergence is averaged over the batch, and in segmentation over the voxels of x too. A single output channel is
+    taken for the logit of two classes. Running statistics are those of the whole network, which alone evaluates.
 
     A resolution that the network cannot take (a linear layer on flattened maps, a decoder whose skip connections no
     longer meet) is resized back before it enters: the detail is lost, the size stays. ``mu=0`` is FedAvg bit for bit.

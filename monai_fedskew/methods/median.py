@@ -17,7 +17,7 @@ def median() -> Method:
 
     Of an even number of updates the mean of the two in the middle. Sites count alike, whatever the run's weights: a
     weight a site tells of itself is one more thing it could lie about. Running statistics are treated as weights are;
-    counters take the maximum. With two sites this is their plain mean, which no more stands a hostile one.
+    counters take the maximum. With two sites this is their plain mean, which does not stand a hostile one.
 
     Paper: Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML,
     arXiv 1803.01498, definition 1.

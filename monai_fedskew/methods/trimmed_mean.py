@@ -34,7 +34,7 @@ def trimmed_mean(beta: float = 0.1) -> Method:
 
     Args:
         beta: share dropped at either end, at least 0 and below 0.5. Fewer than 1 / beta updates are averaged whole,
-            which is logged as a warning: for four sites to stand one hostile update, beta must be 0.25.
+            which is logged as a warning: for four sites to stand one hostile update, beta must be at least 0.25.
 
     Raises:
         ConfigError: beta is out of range.

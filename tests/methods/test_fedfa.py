@@ -14,6 +14,7 @@ from monai_fedskew.methods import METHODS, parse_method
 from monai_fedskew.methods.fedfa import channel_moments, fedfa, restyle
 
 LAST = {"choose": "last"}
+ENTRIES = [f"{stage}/{moment}" for stage in ("layer1", "layer2") for moment in ("mean", "std")]
 
 
 class Stages(nn.Module):
@@ -63,10 +64,7 @@ def test_the_site_uses_what_the_server_tells(view) -> None:
     net = Stages().train()
     base = torch.randn(2000, 1, 4, generator=torch.Generator().manual_seed(0))
     images = base.expand(2000, 2, 4)
-    gamma = {
-        f"{stage}/{moment}": torch.tensor([8.0, 0.0]) for stage in ("layer1", "layer2") for moment in ("mean", "std")
-    }
-    site, _ = at(view, net, told=gamma)
+    site, _ = at(view, net, told=dict.fromkeys(ENTRIES, torch.tensor([8.0, 0.0])))
 
     out = net.layer1(begin(site, images))
 
@@ -77,10 +75,9 @@ def test_the_site_uses_what_the_server_tells(view) -> None:
 def test_before_two_sites_have_reported_gamma_is_one(view) -> None:
     """The same as telling ones; also where the server knows one site only."""
     part, images = fedfa().parts[0], torch.randn(6, 2, 4)
-    ones = {f"{stage}/{moment}": torch.ones(2) for stage in ("layer1", "layer2") for moment in ("mean", "std")}
     assert part.tell(part.merge({}, {"A": {"layer1/mean": torch.zeros(1), "layer1/std": torch.ones(1)}}, 2)) == {}
     outs = []
-    for told in (None, ones):
+    for told in (None, dict.fromkeys(ENTRIES, torch.ones(2))):
         net = Stages().train()
         site, _ = at(view, net, told=told)
         outs.append(net(begin(site, images)))
@@ -142,7 +139,7 @@ def test_running_means_by_hand(view) -> None:
     told = bound.end_round()
     assert told["layer1/mean"].tolist() == pytest.approx([3.0])
     assert told["layer1/std"].tolist() == pytest.approx([2.0], abs=1e-5)
-    assert set(told) == {"layer1/mean", "layer1/std", "layer2/mean", "layer2/std"}
+    assert sorted(told) == ENTRIES
 
 
 def test_each_stage_draws_with_probability_p(view) -> None:
