@@ -87,8 +87,9 @@ def deal_sites(partition: Partition, sources: Sequence[BundleSite], *, seed: int
     """Pool the rows of sites and deal them to clients.
 
     Training rows are dealt as the partition says. Validation and test rows are dealt evenly by class, so that every
-    client is scored on the same mix and the mean over clients is close to the score on all rows. Subjects stay whole
-    where the data name them. A site's data are opened once and shared by all clients; each keeps its own transforms.
+    client is scored on the same mix, as far as there are subjects enough, and the mean over clients is close to the
+    score on all rows. Subjects stay whole where the data name them. A site's data are opened once and shared by all
+    clients; each keeps its own transforms.
 
     Args:
         partition: how.
