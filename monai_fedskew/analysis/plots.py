@@ -125,7 +125,7 @@ def plot_gram(draw: GramDraw) -> "Figure":
     top = float(draw.gram.max())
     edge = float((draw.clients == draw.clients[0]).sum()) - 0.5
     for ax, matrix, name in zip(axes, (draw.gram, draw.masked), ("G (FedAvg)", "G* (FedBN)"), strict=False):
-        drawn = ax.imshow(matrix, cmap="cividis", vmin=0, vmax=top)
+        drawn = ax.imshow(matrix.numpy(), cmap="cividis", vmin=0, vmax=top)
         for line in (ax.axhline, ax.axvline):
             line(edge, color="white", linewidth=1)
         ax.set(title=name, xlabel="example, by client")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from monai_fedskew.core.seeding import derive
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation.client import Client
 
-__all__ = ["hessian_diagnosis"]
+__all__ = ["Asked", "hessian_diagnosis"]
 
 ALL = "all sites"
 _ROUGH = 10  # iterations for a pair that is only taken out of the diagonal's noise
@@ -35,94 +36,53 @@ _HESSIAN_NOTES = (
 )
 
 
-def hessian_diagnosis(
-    models: RoundModels,
-    settings: Mapping[str, Any],
-    *,
-    batches: int,
-    only: tuple[str, ...],
-    iterations: int,
-    seed: int,
-    top: int,
-    probes: int,
-    clients: Literal["local", "received"],
-    form: Literal["paper", "official"],
-    deflate: int,
-) -> Diagnosis:
+@dataclass(frozen=True)
+class Asked:
+    """The options of `fedskew diagnose hessian`, by their names."""
+
+    batches: int
+    only: tuple[str, ...]
+    iterations: int
+    seed: int
+    top: int
+    probes: int
+    deflate: int
+    clients: Literal["local", "received"]
+    form: Literal["paper", "official"]
+
+
+def hessian_diagnosis(models: RoundModels, run: str, asked: Asked) -> Diagnosis:
     """Eigenvalues and trace of the received model, H_N and H_D of the sites' models."""
-    steps = (len(models.sources) + 1) * (top * iterations + probes)
-    steps += len(models.sources) * (probes + deflate * _ROUGH)
+    n = len(models.sources)
+    steps = (n + 1) * (asked.top * asked.iterations + asked.probes) + n * (asked.probes + asked.deflate * _ROUGH)
     with ExitStack() as stack, bar("products with the Hessian", steps, has_lines=True) as advance:
         count = Counter(advance)
         opened: dict[str, Client] = {}
         for name in models.sources:
             opened[name] = models.client(name)
             stack.callback(opened[name].close)
-        drawn = {name: draw_batches(client, batches) for name, client in opened.items()}
-        objectives = {name: objective_of(client, drawn[name], only) for name, client in opened.items()}
-        if (joined := _joined(opened, drawn, only)) is not None:
+        drawn = {name: draw_batches(client, asked.batches) for name, client in opened.items()}
+        objectives = {name: objective_of(client, drawn[name], asked.only) for name, client in opened.items()}
+        if (joined := _joined(opened, drawn, asked.only)) is not None:
             objectives[ALL] = joined
-        rows, values = [], {}
-        for name, objective in objectives.items():
-            row, values[name] = _spectral(name, objective, top, iterations, probes, seed, count)
-            rows.append(row)
+        values = {name: _spectral(name, objective, asked, count) for name, objective in objectives.items()}
         diagonals = {}
-        pool = [pair for name in opened for pair in drawn[name]]
         for name, client in opened.items():
-            if clients == "local":
+            if asked.clients == "local":
                 client.fit(models.cast)
-            objective = objective_of(client, drawn[name] if form == "paper" else pool, only)
-            count.note = f"{name}, diagonal"
-            with enough_memory(name):
-                pairs_out = min(deflate, objective.size)
-                known = (
-                    top_eigenpairs(objective, pairs_out, max_iterations=_ROUGH, seed=seed, on_step=count)
-                    if pairs_out
-                    else ()
-                )
-                diagonals[name] = diagonal(
-                    objective,
-                    form="parameter" if form == "paper" else "tensor",
-                    known=known,
-                    max_probes=probes,
-                    seed=derive(seed, name, part="diagonal") % 2**31,
-                    on_step=count,
-                )
-    pairs, between = _pairs(diagonals, form)
-    eigen = [f"eigenvalue {k + 1}" for k in range(top)]
-    columns = ("model at", "loss", "examples", *eigen, "trace H_T", "its error", "converged")
-    full = {
-        **settings,
-        "method": models.method.name,
-        "clients": clients,
-        "form": form,
-        "batches": batches,
-        "only": only,
-        "iterations": iterations,
-        "probes": probes,
-        "deflate": deflate,
-        "top": top,
-        "seed": seed,
-    }
+            data = drawn[name] if asked.form == "paper" else [pair for every in drawn.values() for pair in every]
+            diagonals[name] = _diagonal(name, objective_of(client, data, asked.only), asked, count)
+    pairs, between = _pairs(diagonals, asked.form)
     return Diagnosis(
         title=f"Curvature of {models.method.name}, round {models.round}",
-        summary=_summary(between, clients, form, models.round),
-        settings=full,
+        summary=_summary(between, asked, models.round),
+        settings={"run": run, "round": models.round, "method": models.method.name, **asdict(asked)},
         values={"sites": values, "pairs": pairs, **between},
-        sheets=[
-            Sheet("sites", "The received model on training data", columns, rows),
-            Sheet(
-                "diagonals",
-                f"Diagonals of the {clients} models",
-                ("site", "norm", "corrected", "noise", "probes"),
-                [(n, d.norm, d.corrected_norm, d.noise, d.probes) for n, d in diagonals.items()],
-            ),
-            *([Sheet("pairs", "Pairs of sites", tuple(pairs[0]), [tuple(p.values()) for p in pairs])] if pairs else []),
-        ],
+        sheets=_sheets(values, diagonals, pairs, asked),
         pictures=[
             Picture(
                 "hessian",
-                plot_hessian(values, {(p["site"], p["other"]): p["H_D"] for p in pairs}, sites=list(opened)),
+                plot_hessian(values, {(p["site"], p["other"]): p["H_D"] for p in pairs}, sites=list(diagonals)),
                 "Left, middle: the received model at each site. Right: cosine of the diagonals of two sites' models.",
             )
         ],
@@ -130,31 +90,71 @@ def hessian_diagnosis(
     )
 
 
-def _spectral(
-    name: str, objective: Objective, top: int, iterations: int, probes: int, seed: int, count: Counter
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if top > objective.size:
-        raise ConfigError(f"--top {top}: only {objective.size} parameters are looked at")
+def _spectral(name: str, objective: Objective, asked: Asked, count: Counter) -> dict[str, Any]:
+    """Eigenvalues and trace of one model."""
+    if asked.top > objective.size:
+        raise ConfigError(f"--top {asked.top}: only {objective.size} parameters are looked at")
     with enough_memory(name):
         count.note = f"{name}, eigenvalues"
-        pairs = top_eigenpairs(objective, top, max_iterations=iterations, seed=seed, on_step=count)
+        pairs = top_eigenpairs(objective, asked.top, max_iterations=asked.iterations, seed=asked.seed, on_step=count)
         count.note = f"{name}, trace"
-        found = trace(objective, known=pairs, max_probes=probes, seed=seed, on_step=count)
-    loss, examples = mean_loss(objective), sum(len(inputs) for inputs, _ in objective.batches)
-    eigen = [pair.value for pair in pairs]
-    settled = all(pair.has_converged for pair in pairs)
-    row = (name, loss, examples, *eigen, found.value, found.standard_error, "yes" if settled else "not the eigenvalues")
-    return row, {
-        "loss": loss,
-        "examples": examples,
+        found = trace(objective, known=pairs, max_probes=asked.probes, seed=asked.seed, on_step=count)
+    return {
+        "loss": mean_loss(objective),
+        "examples": sum(len(inputs) for inputs, _ in objective.batches),
         "parameters": objective.size,
-        "eigenvalues": eigen,
+        "eigenvalues": [pair.value for pair in pairs],
         "iterations": [pair.iterations for pair in pairs],
         "has_converged": [pair.has_converged for pair in pairs],
         "trace": found.value,
         "trace_standard_error": found.standard_error,
         "trace_probes": found.probes,
     }
+
+
+def _diagonal(name: str, objective: Objective, asked: Asked, count: Counter) -> Diagonal:
+    """Estimate one model's diagonal, with probes of the site's own."""
+    count.note, k = f"{name}, diagonal", min(asked.deflate, objective.size)
+    with enough_memory(name):
+        known = top_eigenpairs(objective, k, max_iterations=_ROUGH, seed=asked.seed, on_step=count) if k else ()
+        return diagonal(
+            objective,
+            form="parameter" if asked.form == "paper" else "tensor",
+            known=known,
+            max_probes=asked.probes,
+            seed=derive(asked.seed, name, part="diagonal") % 2**31,
+            on_step=count,
+        )
+
+
+def _sheets(
+    values: Mapping[str, Mapping[str, Any]],
+    diagonals: Mapping[str, Diagonal],
+    pairs: list[dict[str, Any]],
+    asked: Asked,
+) -> list[Sheet]:
+    eigen = [f"eigenvalue {k + 1}" for k in range(asked.top)]
+    rows = [
+        (
+            *(name, one["loss"], one["examples"], *one["eigenvalues"], one["trace"], one["trace_standard_error"]),
+            "yes" if all(one["has_converged"]) else "not all",
+        )
+        for name, one in values.items()
+    ]
+    columns = ("model at", "loss", "examples", *eigen, "trace H_T", "its error", "eigenvalues converged")
+    estimates = [(name, d.norm, d.corrected_norm, d.noise, d.probes) for name, d in diagonals.items()]
+    sheets = [
+        Sheet("sites", "The received model on training data", columns, rows),
+        Sheet(
+            "diagonals",
+            f"Norms of the diagonals of the {asked.clients} models",
+            ("site", "norm", "corrected", "noise", "probes"),
+            estimates,
+        ),
+    ]
+    if pairs:
+        sheets.append(Sheet("pairs", "Pairs of sites", tuple(pairs[0]), [tuple(pair.values()) for pair in pairs]))
+    return sheets
 
 
 def _joined(opened: Mapping[str, Client], drawn: Mapping[str, Batches], only: tuple[str, ...]) -> Objective | None:
@@ -194,13 +194,17 @@ def _pairs(
     }
 
 
-def _summary(between: Mapping[str, float | None], clients: str, form: str, round: int) -> str:
+def _summary(between: Mapping[str, float | None], asked: Asked, round: int) -> str:
     if not between:
         return "One site trains, so there are no pairs of sites and neither H_N nor H_D."
-    when = f"after the local epochs of round {round + 1}" if clients == "local" else f"as received after round {round}"
+    when = (
+        f"after the local epochs of round {round + 1}"
+        if asked.clients == "local"
+        else f"as received after round {round}"
+    )
     told = {key: "no value (noise)" if value is None else f"{value:.4g}" for key, value in between.items()}
     return (
-        f"Over pairs of the sites' models {when}, {form} form: H_N {told['H_N']} (corrected for noise "
+        f"Over pairs of the sites' models {when}, {asked.form} form: H_N {told['H_N']} (corrected for noise "
         f"{told['H_N_corrected']}), H_D {told['H_D']} (corrected {told['H_D_corrected']})."
     )
 

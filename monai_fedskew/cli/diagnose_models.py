@@ -85,11 +85,9 @@ def open_round(run: Path, *, which: Literal["last", "best"], data: Path | None =
     if last is None:
         raise ConfigError(f"{run}: holds no round yet (rounds/ is empty); run at least one")
     held = checkpoint.load(run, last)
-    if which == "best":
-        if held.best is None:
-            raise ConfigError(f"{run}: no round was scored on validation data; use --round last")
-        held = checkpoint.load(run, held.best[0])
     method, settings = parse_method(about["method"]), Settings(**about["settings"])
+    if which == "best":
+        held = checkpoint.load(run, _best(run, settings, held))
     server = Server(method, settings)
     server.restore(held.server, round=held.round, sites=held.sites, parameters=held.parameters)
     return RoundModels(method, settings, _sources(about, method, data), held.round, server.cast(), held.private)
@@ -188,6 +186,19 @@ def _read(run: Path) -> dict[str, Any]:
             raise
         raise DataError(f"{path}: cannot be read ({type(error).__name__}: {error}); run again") from error
     return about
+
+
+def _best(run: Path, settings: Settings, held: checkpoint.Checkpoint) -> int:
+    """Return a finished run's chosen round, whose score may be newer than the last checkpoint; else the best so far."""
+    path = run / "summary.json"
+    if settings.choose == "best" and path.is_file():
+        try:
+            return int(json.loads(path.read_text())["chosen_round"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); resume the run, which writes it again") from error
+    if held.best is None:
+        raise ConfigError(f"{run}: no round was scored on validation data; use --round last")
+    return held.best[0]
 
 
 def _sources(about: Mapping[str, Any], method: Method, data: Path | None) -> dict[str, SiteSource]:

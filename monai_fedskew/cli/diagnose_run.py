@@ -50,13 +50,13 @@ def hessian(run: Path, which: Literal["last", "best"], data: Path | None, out: P
     the site's own private state; H_N and H_D compare the sites' models after the local epochs of the next round. The
     loss is the task's alone, in evaluation mode, on training data. Nothing in RUN is changed.
     """
-    from monai_fedskew.cli.diagnose_curvature import hessian_diagnosis
+    from monai_fedskew.cli.diagnose_curvature import Asked, hessian_diagnosis
     from monai_fedskew.cli.diagnose_models import open_round
     from monai_fedskew.cli.diagnose_output import claimed, publish
 
     claimed(out, force=force)
     models = open_round(run, which=which, data=data)
-    publish(hessian_diagnosis(models, {"run": str(run), "round": models.round}, **given), out)
+    publish(hessian_diagnosis(models, str(run), Asked(**given)), out)
 
 
 @click.command()
@@ -72,7 +72,7 @@ def landscape(
 
     RUN is what `fedskew simulate --out` wrote; the model is the one each site receives, with its own private state.
     """
-    from monai_fedskew.cli.diagnose_landscape import landscape_diagnosis
+    from monai_fedskew.cli.diagnose_landscape import Asked, landscape_diagnosis
     from monai_fedskew.cli.diagnose_models import open_round
     from monai_fedskew.cli.diagnose_output import claimed, publish
     from monai_fedskew.errors import ConfigError
@@ -81,4 +81,4 @@ def landscape(
         raise ConfigError(f"--points {given['points']} must be odd, so that the model as it is lies in the middle")
     claimed(out, force=force)
     models = open_round(run, which=which, data=data)
-    publish(landscape_diagnosis(models, {"run": str(run), "round": models.round}, **given), out)
+    publish(landscape_diagnosis(models, str(run), Asked(**given)), out)
