@@ -1,13 +1,13 @@
 """FedProx's proximal term: its mathematics, and the handler that adds it to any MONAI trainer."""
 
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from monai_fedskew.core.keys import KeyFilter
+from monai_fedskew.core.ranges import Variant, require_number, require_variant
 from monai_fedskew.core.state import State
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.handlers.trainer import network_of
@@ -15,9 +15,7 @@ from monai_fedskew.handlers.trainer import network_of
 if TYPE_CHECKING:
     from ignite.engine import Engine
 
-__all__ = ["ProximalDistance", "ProximalForm", "ProximalTerm", "anchored", "require_mu"]
-
-ProximalForm = Literal["paper", "official"]
+__all__ = ["ProximalDistance", "ProximalTerm", "anchored"]
 
 
 class ProximalDistance:
@@ -34,7 +32,7 @@ class ProximalDistance:
     (1.0, [1.0])
     """
 
-    def __init__(self, mu: float, form: ProximalForm, pairs: list[tuple[nn.Parameter, Tensor]]) -> None:
+    def __init__(self, mu: float, form: Variant, pairs: list[tuple[nn.Parameter, Tensor]]) -> None:
         self._mu, self._form = mu, form
         self._parameters = [parameter for parameter, _ in pairs]
         # A copy: a list of live parameters would make the distance zero for ever.
@@ -74,9 +72,10 @@ class ProximalTerm:
     """
 
     def __init__(
-        self, mu: float = 0.01, *, every: int = 1, share: KeyFilter | None = None, variant: ProximalForm = "paper"
+        self, mu: float = 0.01, *, every: int = 1, share: KeyFilter | None = None, variant: Variant = "paper"
     ) -> None:
-        require_mu("ProximalTerm", mu, variant)
+        require_number("ProximalTerm", "mu", mu, least=0)
+        require_variant("ProximalTerm", variant)
         if every < 1:
             raise ConfigError(f"ProximalTerm: every={every!r} must be 1 or more local epochs")
         self.mu, self.every, self.share, self.variant = mu, every, share, variant
@@ -117,14 +116,6 @@ def anchored(model: nn.Module, shared: State) -> list[tuple[nn.Parameter, Tensor
     """Return the parameters that are shared and trained, each with its shared value."""
     parameters: Mapping[str, nn.Parameter] = dict(model.named_parameters())
     return [(p, shared[key]) for key, p in parameters.items() if key in shared and p.requires_grad]
-
-
-def require_mu(what: str, mu: float, variant: str) -> None:
-    """Raise ConfigError unless ``mu`` is a finite number of at least 0 and the variant is known."""
-    if isinstance(mu, bool) or not isinstance(mu, int | float) or not 0 <= mu < math.inf:
-        raise ConfigError(f"{what}: mu={mu!r} must be a finite number of at least 0")
-    if variant not in ("paper", "official"):
-        raise ConfigError(f"{what}: variant={variant!r} must be paper or official")
 
 
 class _Distance(torch.autograd.Function):

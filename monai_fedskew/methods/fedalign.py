@@ -1,10 +1,9 @@
 """FedAlign: the last stage of the network is held to change its features as little at full width as at a narrow one."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +11,10 @@ from torch.nn.modules.conv import _ConvNd
 
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import Variant, require_number, require_variant
 from monai_fedskew.errors import ConfigError, RoundError
-from monai_fedskew.handlers.proximal import require_mu
-from monai_fedskew.networks.narrow import Narrowed, channels_kept
+from monai_fedskew.networks.channels import channels_kept
+from monai_fedskew.networks.narrow import Narrowed
 from monai_fedskew.networks.stages import last_stage, require_convolutions
 from monai_fedskew.networks.tap import StageTap
 
@@ -28,7 +28,7 @@ def fedalign(
     mu: float = 0.45,
     width: float = 0.25,
     stage: str | None = None,
-    variant: Literal["paper", "official"] = "paper",
+    variant: Variant = "paper",
     *,
     clip: float | None = 10.0,
 ) -> Method:
@@ -62,11 +62,11 @@ def fedalign(
     >>> fedalign(width=0.5).parts
     (Alignment(mu=0.45, width=0.5, stage=None, variant='paper', clip=10.0),)
     """
-    require_mu("method fedalign", mu, variant)
-    if isinstance(width, bool) or not isinstance(width, int | float) or not 0 < width <= 1:
-        raise ConfigError(f"method fedalign: width={width!r} must be above 0 and at most 1")
-    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not 0 < clip < math.inf):
-        raise ConfigError(f"method fedalign: clip={clip!r} must be a finite number above 0, or none")
+    require_number("method fedalign", "mu", mu, least=0)
+    require_number("method fedalign", "width", width, above=0, most=1)
+    require_variant("method fedalign", variant)
+    if clip is not None:
+        require_number("method fedalign", "clip", clip, above=0)
     norm = None if clip is None else float(clip)
     return Method("fedalign", parts=(Alignment(float(mu), float(width), stage, variant, norm),))
 
@@ -104,10 +104,10 @@ class Alignment(Part):
     name: ClassVar[str] = "alignment"
     stages: ClassVar[tuple[str, ...]] = ("add", "clip")
     mu: float
-    width: float = 0.25
-    stage: str | None = None
-    variant: Literal["paper", "official"] = "paper"
-    clip: float | None = 10.0
+    width: float
+    stage: str | None
+    variant: Variant
+    clip: float | None
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site; mu = 0 and width = 1 attach nothing."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from monai_fedskew.core.aggregate import WeightedMean, Weights
 from monai_fedskew.core.messages import Update
 from monai_fedskew.core.method import Method
+from monai_fedskew.core.ranges import require_number
 from monai_fedskew.core.state import State
-from monai_fedskew.methods.fedopt import heavy_ball, mean_of, require_decay, require_positive
+from monai_fedskew.methods.fedopt import heavy_ball, mean_of
 
 __all__ = ["MomentumServer", "fedavgm"]
 
@@ -32,8 +33,8 @@ def fedavgm(lr: float = 1.0, momentum: float = 0.9) -> Method:
     >>> fedavgm().aggregate
     MomentumServer(lr=1.0, momentum=0.9)
     """
-    require_positive("method fedavgm", lr=lr)
-    require_decay("method fedavgm", momentum=momentum)
+    require_number("method fedavgm", "lr", lr, above=0)
+    require_number("method fedavgm", "momentum", momentum, least=0, below=1)
     is_neutral = lr == 1 and not momentum
     return Method("fedavgm", aggregate=WeightedMean() if is_neutral else MomentumServer(float(lr), float(momentum)))
 
@@ -42,8 +43,8 @@ def fedavgm(lr: float = 1.0, momentum: float = 0.9) -> Method:
 class MomentumServer:
     """Move by a velocity that remembers the rounds before; see ``fedavgm``."""
 
-    lr: float = 1.0
-    momentum: float = 0.9
+    lr: float
+    momentum: float
 
     def init(self, current: State) -> State:
         """Return no memory; the velocity begins with the first step."""

@@ -1,7 +1,7 @@
 """FedBN: normalisation layers stay at the site."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -9,19 +9,17 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from monai_fedskew.core.keys import except_modules
 from monai_fedskew.core.method import Method
+from monai_fedskew.core.ranges import Variant, require_choice, require_flag, require_variant
 from monai_fedskew.errors import ConfigError
 
 __all__ = ["SpelledNorms", "fedbn"]
 
+Norms = Literal["batch", "all"]
 _BATCH: tuple[type[nn.Module], ...] = (_BatchNorm,)
 _ALL: tuple[type[nn.Module], ...] = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm)
 
 
-def fedbn(
-    norms: Literal["batch", "all"] = "batch",
-    allow_none: bool = False,
-    variant: Literal["paper", "official"] = "paper",
-) -> Method:
+def fedbn(norms: Norms = "batch", allow_none: bool = False, variant: Variant = "paper") -> Method:
     """Keep every batch norm at its site, affine pair and running statistics; average the rest.
 
     w_l = sum_k p_k w_{l,k} for every entry l that no batch norm owns, found by module type.
@@ -41,12 +39,9 @@ def fedbn(
     >>> fedbn().share
     except_modules(types=(<class 'torch.nn.modules.batchnorm._BatchNorm'>,), entries=None, allow_none=False)
     """
-    if norms not in ("batch", "all"):
-        raise ConfigError(f"method fedbn: norms={norms!r} must be batch or all")
-    if not isinstance(allow_none, bool):
-        raise ConfigError(f"method fedbn: allow_none={allow_none!r} must be true or false")
-    if variant not in ("paper", "official"):
-        raise ConfigError(f"method fedbn: variant={variant!r} must be paper or official")
+    require_choice("method fedbn", "norms", norms, get_args(Norms))
+    require_flag("method fedbn", "allow_none", allow_none)
+    require_variant("method fedbn", variant)
     if variant == "paper":
         return Method("fedbn", share=except_modules(_BATCH if norms == "batch" else _ALL, allow_none=allow_none))
     if norms == "all" or allow_none:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import Variant, require_number, require_variant
 from monai_fedskew.core.state import State, describe, nest, require_alike, require_same_keys, unnest
 from monai_fedskew.errors import ConfigError, StateError
 from monai_fedskew.networks.stages import feature_stages, require_convolutions
@@ -21,7 +22,7 @@ _MOMENTS = ("mean", "std")
 _EPS = 1e-6  # under every root, so that a constant map has a gradient; as the public code
 
 
-def fedfa(p: float = 0.5, momentum: float = 0.99, variant: Literal["paper", "official"] = "paper") -> Method:
+def fedfa(p: float = 0.5, momentum: float = 0.99, variant: Variant = "paper") -> Method:
     """Draw new channel means and stds of the feature maps after each stage, wider where sites differ more.
 
     x' = s' (x - m) / s + m', m' ~ N(m, (1 + gamma_m) V_m), s' ~ N(s, (1 + gamma_s) V_s): m and s are an example's
@@ -49,12 +50,9 @@ def fedfa(p: float = 0.5, momentum: float = 0.99, variant: Literal["paper", "off
     >>> fedfa(p=0.25).parts
     (FeatureAugmentation(p=0.25, momentum=0.99, variant='paper'),)
     """
-    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
-        raise ConfigError(f"method fedfa: p={p!r} must be a probability, 0 to 1")
-    if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0 <= momentum < 1:
-        raise ConfigError(f"method fedfa: momentum={momentum!r} must be at least 0 and below 1")
-    if variant not in ("paper", "official"):
-        raise ConfigError(f"method fedfa: variant={variant!r} must be paper or official")
+    require_number("method fedfa", "p", p, least=0, most=1)
+    require_number("method fedfa", "momentum", momentum, least=0, below=1)
+    require_variant("method fedfa", variant)
     return Method("fedfa", parts=(FeatureAugmentation(float(p), float(momentum), variant),))
 
 
@@ -103,8 +101,8 @@ class FeatureAugmentation(Part):
     name: ClassVar[str] = "fedfa"
     stages: ClassVar[tuple[str, ...]] = ("mix",)
     p: float
-    momentum: float = 0.99
-    variant: Literal["paper", "official"] = "paper"
+    momentum: float
+    variant: Variant
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site; p = 0 attaches nothing."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import require_number, require_whole
 from monai_fedskew.core.seeding import derive
 from monai_fedskew.core.state import State, describe, nest, unnest
 from monai_fedskew.errors import ConfigError, DataError, RoundError, StateError
@@ -28,7 +29,8 @@ def fedmix(lam: float = 0.05, mean_batch: int = 5, means: int = 16) -> Method:
     (1 - l) L(f(x'), y) + l L(f(x'), y_) + l <dL(f(x'), y)/dx', x_> with x' = (1 - l) x. A pair (x_, y_) is the mean of
     the inputs and of the one-hot labels (masks, in segmentation) of ``mean_batch`` examples; one is drawn for each
     step, uniformly over those of all sites, own included. The last term is differentiated a second time, so a step
-    costs about twice as much. Evaluation sees plain examples. ``lam=0`` is FedAvg bit for bit, and sends nothing.
+    costs about twice as much. With ``amp: true`` its gradient is not scaled as the loss is, and may become 0 in half
+    precision; leave that off. Evaluation sees plain examples. ``lam=0`` is FedAvg bit for bit, and sends nothing.
 
     What leaves a site, once, and is told to all: at most ``means`` pairs, each of the size of one example and its mask.
     Subjects are put in fixed teams of ``mean_batch``, the same whatever the seed of the run, and a mean takes one
@@ -43,7 +45,7 @@ def fedmix(lam: float = 0.05, mean_batch: int = 5, means: int = 16) -> Method:
 
     Args:
         lam: weight of the average, in [0, 1).
-        mean_batch: examples in a mean, at least 2.
+        mean_batch: examples in a mean, at least 2: a mean of one is a raw example.
         means: at most so many pairs of a site; all of them travel in every broadcast.
 
     Raises:
@@ -53,12 +55,9 @@ def fedmix(lam: float = 0.05, mean_batch: int = 5, means: int = 16) -> Method:
     >>> fedmix(lam=0.1).parts
     (AveragedBlend(lam=0.1, mean_batch=5, means=16),)
     """
-    if isinstance(lam, bool) or not isinstance(lam, int | float) or not 0 <= lam < 1:
-        raise ConfigError(f"method fedmix: lam={lam!r} must be a number of at least 0 and below 1")
-    for name, value, least in (("mean_batch", mean_batch, 2), ("means", means, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            why = "; a mean of one is a raw example" if name == "mean_batch" else ""
-            raise ConfigError(f"method fedmix: {name}={value!r} must be a whole number, {least} or more{why}")
+    require_number("method fedmix", "lam", lam, least=0, below=1)
+    require_whole("method fedmix", "mean_batch", mean_batch, 2)
+    require_whole("method fedmix", "means", means, 1)
     refuses = dict.fromkeys(("fedrdn", "sitenorm"), _RAW) if lam else {}
     return Method("fedmix", parts=(AveragedBlend(float(lam), mean_batch, means),), refuses=refuses)
 
@@ -70,8 +69,8 @@ class AveragedBlend(Part):
     name: ClassVar[str] = "fedmix"
     stages: ClassVar[tuple[str, ...]] = ("mix", "replace")
     lam: float
-    mean_batch: int = 5
-    means: int = 16
+    mean_batch: int
+    means: int
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site; lam = 0 attaches nothing."""

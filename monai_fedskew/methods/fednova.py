@@ -12,10 +12,11 @@ from monai_fedskew.core.aggregate import Weights
 from monai_fedskew.core.messages import Broadcast, Update
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import require_number
 from monai_fedskew.core.state import State
 from monai_fedskew.errors import ConfigError, RoundError, StateError
-from monai_fedskew.handlers.proximal import ProximalDistance, anchored, require_mu
-from monai_fedskew.methods.fedopt import heavy_ball, mean_of, require_decay
+from monai_fedskew.handlers.proximal import ProximalDistance, anchored
+from monai_fedskew.methods.fedopt import heavy_ball, mean_of
 from monai_fedskew.methods.local_sgd import require_sgd
 
 __all__ = ["LocalProgress", "NormalisedMean", "UnitWalk", "fednova"]
@@ -49,8 +50,8 @@ def fednova(mu: float = 0.0, gmf: float = 0.0) -> Method:
     >>> fednova(mu=0.1).parts
     (LocalProgress(mu=0.1),)
     """
-    require_mu("method fednova", mu, "paper")
-    require_decay("method fednova", gmf=gmf)
+    require_number("method fednova", "mu", mu, least=0)
+    require_number("method fednova", "gmf", gmf, least=0, below=1)
     refuses = {"fedprox": "fednova's normalisation must know the weight of the proximal term; write fednova:mu=..."}
     return Method("fednova", parts=(LocalProgress(float(mu)),), aggregate=NormalisedMean(float(gmf)), refuses=refuses)
 
@@ -62,7 +63,7 @@ class LocalProgress(Part):
     name: ClassVar[str] = "fednova"
     stages: ClassVar[tuple[str, ...]] = ("add", "clip")
     reports: ClassVar[bool] = True
-    mu: float = 0.0
+    mu: float
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site."""
@@ -168,7 +169,7 @@ class _Bound(Bound):
 class NormalisedMean:
     """Average the sites' directions and go as far as they would together; see ``fednova``."""
 
-    gmf: float = 0.0
+    gmf: float
 
     def init(self, current: State) -> State:
         """Return no memory."""

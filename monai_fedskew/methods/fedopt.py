@@ -1,6 +1,5 @@
 """What methods with a step at the server share: the pseudo-gradient's momentum, and the adaptive step."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +8,10 @@ from torch import Tensor
 
 from monai_fedskew.core.aggregate import Weights, weighted_mean
 from monai_fedskew.core.messages import Update
+from monai_fedskew.core.ranges import require_number
 from monai_fedskew.core.state import State, nest
-from monai_fedskew.errors import ConfigError
 
-__all__ = ["AdaptiveServer", "heavy_ball", "mean_of", "moved", "require_adaptive", "require_decay", "require_positive"]
+__all__ = ["AdaptiveServer", "heavy_ball", "mean_of", "moved", "require_adaptive"]
 
 SecondMoment = Callable[[Tensor, Tensor], Tensor]  # (v, d) -> new v
 
@@ -96,28 +95,12 @@ def moved(current: Tensor, target: Tensor, lr: float) -> Tensor:
     return (x + lr * d).to(current.dtype)
 
 
-def require_adaptive(what: str, *, lr: float, tau: float, **betas: float) -> None:
-    """Raise ConfigError unless lr and tau are above 0 and every beta lies in [0, 1)."""
-    require_positive(what, lr=lr, tau=tau)
-    require_decay(what, **betas)
-
-
-def require_positive(what: str, **values: float) -> None:
-    """Raise ConfigError unless every value is a finite number above 0."""
-    for name, value in values.items():
-        if not _is_number(value) or not 0 < value < math.inf:
-            raise ConfigError(f"{what}: {name}={value!r} must be a finite number above 0")
-
-
-def require_decay(what: str, **values: float) -> None:
-    """Raise ConfigError unless every value is a number of at least 0 and below 1."""
-    for name, value in values.items():
-        if not _is_number(value) or not 0 <= value < 1:
-            raise ConfigError(f"{what}: {name}={value!r} must be a number of at least 0 and below 1")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def require_adaptive(what: str, *, lr: float, tau: float, beta1: float, beta2: float = 0.0) -> None:
+    """Raise ConfigError unless lr and tau are above 0 and both betas lie in [0, 1)."""
+    require_number(what, "lr", lr, above=0)
+    require_number(what, "tau", tau, above=0)
+    require_number(what, "beta1", beta1, least=0, below=1)
+    require_number(what, "beta2", beta2, least=0, below=1)
 
 
 def _floating(current: State, parameters: frozenset[str]) -> list[str]:

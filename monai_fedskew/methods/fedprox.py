@@ -9,12 +9,13 @@ from torch import Tensor
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
-from monai_fedskew.handlers.proximal import ProximalDistance, ProximalForm, anchored, require_mu
+from monai_fedskew.core.ranges import Variant, require_number, require_variant
+from monai_fedskew.handlers.proximal import ProximalDistance, anchored
 
 __all__ = ["Proximal", "fedprox"]
 
 
-def fedprox(mu: float = 0.01, variant: ProximalForm = "paper") -> Method:
+def fedprox(mu: float = 0.01, variant: Variant = "paper") -> Method:
     """Hold local training near the round's first model by a squared distance.
 
     L_k(w) + mu/2 ||w - w_g||^2 over the trained parameters that are shared, w_g a copy of what was received.
@@ -35,7 +36,8 @@ def fedprox(mu: float = 0.01, variant: ProximalForm = "paper") -> Method:
     >>> fedprox(mu=0.2).parts
     (Proximal(mu=0.2, variant='paper'),)
     """
-    require_mu("method fedprox", mu, variant)
+    require_number("method fedprox", "mu", mu, least=0)
+    require_variant("method fedprox", variant)
     return Method("fedprox", parts=(Proximal(float(mu), variant),))
 
 
@@ -46,7 +48,7 @@ class Proximal(Part):
     name: ClassVar[str] = "proximal"
     stages: ClassVar[tuple[str, ...]] = ("add",)
     mu: float
-    variant: ProximalForm = "paper"
+    variant: Variant
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site; mu = 0 attaches nothing."""

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Deployment, Part, SiteView
+from monai_fedskew.core.ranges import Variant, require_variant, require_whole
 from monai_fedskew.core.state import State, nest, unnest
 from monai_fedskew.errors import ConfigError, RoundError, StateError
 from monai_fedskew.transforms.normalise import SiteNormaliser
@@ -32,7 +33,7 @@ _TOLERANCE = 1e-2  # how near a mean to 0 and a std to 1 count as already normal
 def fedrdn(
     std: StdMode | None = None,
     ddof: int = 1,
-    variant: Literal["paper", "official"] = "paper",
+    variant: Variant = "paper",
     *,
     min_subjects: int = 0,
     clip: float | None = None,
@@ -65,10 +66,8 @@ def fedrdn(
     (RandomSiteNorm(std=None, ddof=1, variant='paper', min_subjects=0, release=None),)
     """
     require_definition("method fedrdn", std, ddof)
-    if variant not in ("paper", "official"):
-        raise ConfigError(f"method fedrdn: variant={variant!r} must be paper or official")
-    if isinstance(min_subjects, bool) or not isinstance(min_subjects, int) or min_subjects < 0:
-        raise ConfigError(f"method fedrdn: min_subjects={min_subjects!r} must be a whole number, 0 or more")
+    require_variant("method fedrdn", variant)
+    require_whole("method fedrdn", "min_subjects", min_subjects, 0)
     release = _release(clip, noise)
     return Method("fedrdn", parts=(RandomSiteNorm(std, ddof, variant, min_subjects, release),))
 
@@ -79,11 +78,11 @@ class RandomSiteNorm(Part):
 
     name: ClassVar[str] = "fedrdn"
     stages: ClassVar[tuple[str, ...]] = ("normalise", "normalise_eval")
-    std: StdMode | None = None
-    ddof: int = 1
-    variant: Literal["paper", "official"] = "paper"
-    min_subjects: int = 0
-    release: GaussianRelease | None = None
+    std: StdMode | None
+    ddof: int
+    variant: Variant
+    min_subjects: int
+    release: GaussianRelease | None
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site."""

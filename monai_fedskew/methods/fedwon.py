@@ -1,6 +1,5 @@
 """FedWon: networks without normalisation layers, with standardised weights and clipped gradients."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +11,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
-from monai_fedskew.errors import ConfigError
+from monai_fedskew.core.ranges import require_number
 from monai_fedskew.networks.replace import output_layer, replace_modules
 from monai_fedskew.networks.stages import require_convolutions
 from monai_fedskew.networks.weight_standardised import standardised
@@ -51,11 +50,9 @@ def fedwon(clip: float | None = 1.28, gain: float = 1.0) -> Method:
     >>> fedwon(clip=0.64).parts
     (NormFree(clip=0.64, gain=1.0),)
     """
-    for name, value in (("clip", clip), ("gain", gain)):
-        if value is None and name == "clip":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"method fedwon: {name}={value!r} must be a finite number above 0")
+    if clip is not None:
+        require_number("method fedwon", "clip", clip, above=0)
+    require_number("method fedwon", "gain", gain, above=0)
     return Method("fedwon", parts=(NormFree(None if clip is None else float(clip), float(gain)),), refuses=_REFUSES)
 
 
@@ -65,8 +62,8 @@ class NormFree(Part):
 
     name: ClassVar[str] = "fedwon"
     stages: ClassVar[tuple[str, ...]] = ("clip",)
-    clip: float | None = 1.28
-    gain: float = 1.0
+    clip: float | None
+    gain: float
 
     def adapt(self, model: nn.Module, seed: int) -> nn.Module:
         """Take the norms out and standardise the weights of all convolutions but the last layer.

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import require_whole
 from monai_fedskew.errors import ConfigError
 
 __all__ = ["FrozenStatistics", "fixbn"]
@@ -36,8 +37,7 @@ def fixbn(warmup: int = 10) -> Method:
     >>> fixbn(warmup=25).parts
     (FrozenStatistics(warmup=25),)
     """
-    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
-        raise ConfigError(f"method fixbn: warmup={warmup!r} must be a whole number of at least 0")
+    require_whole("method fixbn", "warmup", warmup, 0)
     return Method("fixbn", parts=(FrozenStatistics(warmup),), refuses=_REFUSES)
 
 

@@ -10,8 +10,8 @@ from torch.nn.functional import interpolate, kl_div, log_softmax
 
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import require_number, require_whole
 from monai_fedskew.errors import ConfigError
-from monai_fedskew.handlers.proximal import require_mu
 from monai_fedskew.networks.narrow import Narrowed
 from monai_fedskew.networks.stages import require_convolutions
 
@@ -49,12 +49,10 @@ def gradaug(mu: float = 1.75, n: int = 2, width: float = 0.8, resolution: float 
     >>> gradaug(n=1, mu=2).parts
     (SubNetworks(mu=2.0, n=1, width=0.8, resolution=0.625),)
     """
-    require_mu("method gradaug", mu, "paper")
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ConfigError(f"method gradaug: n={n!r} must be a whole number, 1 or more")
-    for name, value in (("width", width), ("resolution", resolution)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-            raise ConfigError(f"method gradaug: {name}={value!r} must be above 0 and at most 1")
+    require_number("method gradaug", "mu", mu, least=0)
+    require_whole("method gradaug", "n", n, 1)
+    require_number("method gradaug", "width", width, above=0, most=1)
+    require_number("method gradaug", "resolution", resolution, above=0, most=1)
     part = SubNetworks(float(mu), n, float(width), float(resolution))
     return Method("gradaug", parts=(part,), refuses=_REFUSES)
 
@@ -85,9 +83,9 @@ class SubNetworks(Part):
     name: ClassVar[str] = "gradaug"
     stages: ClassVar[tuple[str, ...]] = ("mix", "add")
     mu: float
-    n: int = 2
-    width: float = 0.8
-    resolution: float = 0.625
+    n: int
+    width: float
+    resolution: float
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site; mu = 0 attaches nothing."""

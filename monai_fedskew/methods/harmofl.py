@@ -1,6 +1,5 @@
 """HarmoFL: images get one amplitude spectrum at all sites, and training looks for flat minima."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -11,8 +10,9 @@ from torch import Tensor
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Deployment, Part, SiteView
+from monai_fedskew.core.ranges import require_choice, require_number, require_whole
 from monai_fedskew.core.state import State, describe
-from monai_fedskew.errors import ConfigError, RoundError, StateError
+from monai_fedskew.errors import RoundError, StateError
 from monai_fedskew.networks.stages import require_convolutions
 from monai_fedskew.transforms.amplitude import AmplitudeNormaliser, band_count, mean_amplitude
 
@@ -59,15 +59,10 @@ def harmofl(
     >>> harmofl(amplitude="dc").parts
     (Amplitude(mode='dc', band=0.0, min_subjects=2), Sharpness(alpha=0.05))
     """
-    if not _is_number(alpha) or not (math.isfinite(alpha) and alpha >= 0):
-        raise ConfigError(f"method harmofl: alpha={alpha!r} must be a finite number of at least 0")
-    if amplitude not in get_args(AmplitudeMode):
-        known = ", ".join(get_args(AmplitudeMode))
-        raise ConfigError(f"method harmofl: amplitude={amplitude!r} must be one of {known}")
-    if not _is_number(band) or not 0 < band < 0.5:
-        raise ConfigError(f"method harmofl: band={band!r} must be a number above 0 and below 0.5")
-    if isinstance(min_subjects, bool) or not isinstance(min_subjects, int) or min_subjects < 1:
-        raise ConfigError(f"method harmofl: min_subjects={min_subjects!r} must be a whole number, 1 or more")
+    require_number("method harmofl", "alpha", alpha, least=0)
+    require_choice("method harmofl", "amplitude", amplitude, get_args(AmplitudeMode))
+    require_number("method harmofl", "band", band, above=0, below=0.5)
+    require_whole("method harmofl", "min_subjects", min_subjects, 1)
     reach = {"full": 0.5, "low": float(band), "dc": 0.0}
     first = () if amplitude == "off" else (Amplitude(amplitude, reach[amplitude], min_subjects),)
     second = (Sharpness(float(alpha)),) if alpha else ()
@@ -82,7 +77,7 @@ class Amplitude(Part):
     stages: ClassVar[tuple[str, ...]] = ("normalise", "normalise_eval")
     mode: AmplitudeMode
     band: float
-    min_subjects: int = 2
+    min_subjects: int
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site; ConfigError on vectors."""
@@ -188,10 +183,6 @@ class Sharpness(Part):
             with torch.no_grad():
                 for (p, _), value in zip(trained, kept, strict=True):
                     p.copy_(value)  # subtracting delta would leave the rounding of w + delta
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _require_whole(site: str, report: State, band: float) -> None:

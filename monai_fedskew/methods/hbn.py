@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,13 @@ from monai_fedskew.core.keys import except_modules
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import Variant, require_number, require_variant
 from monai_fedskew.core.state import State
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.networks.hybrid_norm import HybridNorm
 from monai_fedskew.networks.replace import replace_modules
 
 __all__ = ["HybridStatistics", "hbn"]
-
-Variant = Literal["paper", "official"]
 
 
 def hbn(momentum: float = 1.0, variant: Variant = "paper") -> Method:
@@ -52,10 +51,8 @@ def hbn(momentum: float = 1.0, variant: Variant = "paper") -> Method:
     >>> hbn(momentum=0.5).parts
     (HybridStatistics(momentum=0.5, variant='paper'),)
     """
-    if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0 < momentum <= 1:
-        raise ConfigError(f"method hbn: momentum={momentum!r} must be a number above 0 and at most 1")
-    if variant not in get_args(Variant):
-        raise ConfigError(f"method hbn: variant={variant!r} must be paper or official")
+    require_number("method hbn", "momentum", momentum, above=0, most=1)
+    require_variant("method hbn", variant)
     share = except_modules(types=(HybridNorm,), entries=("mix",))
     return Method("hbn", share=share, parts=(HybridStatistics(float(momentum), variant),), refuses=_REFUSES)
 
@@ -66,8 +63,8 @@ class HybridStatistics(Part):
 
     name: ClassVar[str] = "hbn"
     stages: ClassVar[tuple[str, ...]] = ("mix",)
-    momentum: float = 1.0
-    variant: Variant = "paper"
+    momentum: float
+    variant: Variant
 
     def adapt(self, model: nn.Module, seed: int) -> nn.Module:
         """Replace the batch norms, with their affine pairs and running statistics.

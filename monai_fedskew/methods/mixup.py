@@ -1,6 +1,5 @@
 """Mixup: a site trains on blends of two of its own examples."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
-from monai_fedskew.errors import ConfigError
+from monai_fedskew.core.ranges import require_number
 
 __all__ = ["Blend", "draw_ratio", "mixup"]
 
@@ -37,8 +36,7 @@ def mixup(gamma: float = 0.1) -> Method:
     >>> mixup(gamma=0.2).parts
     (Blend(gamma=0.2),)
     """
-    if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not (math.isfinite(gamma) and gamma >= 0):
-        raise ConfigError(f"method mixup: gamma={gamma!r} must be a finite number of at least 0")
+    require_number("method mixup", "gamma", gamma, least=0)
     return Method("mixup", parts=(Blend(float(gamma)),))
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +13,15 @@ from torch.nn.functional import cosine_similarity, softplus
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import Variant, require_number, require_variant, require_whole
 from monai_fedskew.core.state import State, require_same_keys, snapshot
 from monai_fedskew.errors import ConfigError, RoundError
-from monai_fedskew.handlers.proximal import require_mu
 from monai_fedskew.networks.projection import ProjectionHead, with_projection
 
 __all__ = ["Contrastive", "contrast", "moon"]
 
 
-def moon(mu: float = 1.0, tau: float = 0.5, dim: int = 256, variant: Literal["paper", "official"] = "paper") -> Method:
+def moon(mu: float = 1.0, tau: float = 0.5, dim: int = 256, variant: Variant = "paper") -> Method:
     """Contrast the representation with the received model's and with the site's own of the last round it trained in.
 
     L + mu mean_b -log( e^(cos(z, z_g)/tau) / (e^(cos(z, z_g)/tau) + e^(cos(z, z_p)/tau)) ): z is the projection of the
@@ -50,11 +50,10 @@ def moon(mu: float = 1.0, tau: float = 0.5, dim: int = 256, variant: Literal["pa
     >>> moon(mu=5).parts
     (Contrastive(mu=5.0, tau=0.5, dim=256, variant='paper'),)
     """
-    require_mu("method moon", mu, variant)
-    if isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 < tau < math.inf:
-        raise ConfigError(f"method moon: tau={tau!r} must be a finite number above 0")
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-        raise ConfigError(f"method moon: dim={dim!r} must be a whole number, 1 or more")
+    require_number("method moon", "mu", mu, least=0)
+    require_number("method moon", "tau", tau, above=0)
+    require_whole("method moon", "dim", dim, 1)
+    require_variant("method moon", variant)
     return Method("moon", parts=(Contrastive(float(mu), float(tau), dim, variant),))
 
 
@@ -79,9 +78,9 @@ class Contrastive(Part):
     name: ClassVar[str] = "moon"
     stages: ClassVar[tuple[str, ...]] = ("add",)
     mu: float
-    tau: float = 0.5
-    dim: int = 256
-    variant: Literal["paper", "official"] = "paper"
+    tau: float
+    dim: int
+    variant: Variant
 
     def adapt(self, model: nn.Module, seed: int) -> nn.Module:
         """Give the network a projection head; torch is seeded with ``seed`` already."""

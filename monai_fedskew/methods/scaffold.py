@@ -11,9 +11,10 @@ from monai_fedskew.core.aggregate import Weights
 from monai_fedskew.core.messages import Broadcast, Update
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import require_number
 from monai_fedskew.core.state import State, nest, own, unnest
 from monai_fedskew.errors import RoundError, StateError
-from monai_fedskew.methods.fedopt import mean_of, moved, require_positive
+from monai_fedskew.methods.fedopt import mean_of, moved
 from monai_fedskew.methods.local_sgd import require_sgd
 
 __all__ = ["ControlVariates", "ControlledMean", "scaffold"]
@@ -27,8 +28,8 @@ def scaffold(lr: float = 1.0) -> Method:
     y <- y - eta (g - c_k + c);  c_k <- c_k - c + (x - y) / sum(eta)  (option II, for learning rates that may change
     within the round);  x <- x + lr mean_k (y_k - x);  c <- c + (1 / N) sum_k (change of c_k), N all known sites. For
     trained and shared parameters; running statistics are averaged with the run's weights, which parameters do not use:
-    the paper's mean is over the round's sites alike. Since c_k comes from the way made, it also holds what weight decay
-    and clipping did. A site that joins late has c_k = 0.
+    the paper's mean is over the round's sites alike. Since c_k comes from the way made, it also holds what weight
+    decay, clipping and the terms of other parts (fedprox, moon) did. A site that joins late has c_k = 0.
 
     c_k stays at its site. What crosses is as large as the parameters again, in both directions, and once their shapes.
 
@@ -45,7 +46,7 @@ def scaffold(lr: float = 1.0) -> Method:
     >>> scaffold().parts
     (ControlVariates(),)
     """
-    require_positive("method scaffold", lr=lr)
+    require_number("method scaffold", "lr", lr, above=0)
     return Method("scaffold", parts=(ControlVariates(),), aggregate=ControlledMean(float(lr)))
 
 
@@ -169,7 +170,7 @@ class _Bound(Bound):
 class ControlledMean:
     """Move by the plain mean of the sites' ways; running statistics are averaged by weight. See ``scaffold``."""
 
-    lr: float = 1.0
+    lr: float
 
     def init(self, current: State) -> State:
         """Return no memory."""

@@ -2,7 +2,7 @@
 
 from monai_fedskew.core.keys import except_modules
 from monai_fedskew.core.method import Method
-from monai_fedskew.errors import ConfigError
+from monai_fedskew.core.ranges import require_flag
 
 __all__ = ["silobn"]
 
@@ -23,7 +23,6 @@ def silobn(allow_none: bool = False) -> Method:
     >>> silobn().share.entries
     ('running_mean', 'running_var', 'num_batches_tracked')
     """
-    if not isinstance(allow_none, bool):
-        raise ConfigError(f"method silobn: allow_none={allow_none!r} must be true or false")
+    require_flag("method silobn", "allow_none", allow_none)
     entries = ("running_mean", "running_var", "num_batches_tracked")
     return Method("silobn", share=except_modules(entries=entries, allow_none=allow_none))

@@ -44,8 +44,8 @@ class SiteNorm(Part):
 
     name: ClassVar[str] = "sitenorm"
     stages: ClassVar[tuple[str, ...]] = ("normalise", "normalise_eval")
-    std: StdMode | None = None
-    ddof: int = 1
+    std: StdMode | None
+    ddof: int
 
     def bind(self, site: SiteView) -> Bound:
         """Attach to a site."""

@@ -2,7 +2,7 @@
 
 import weakref
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Part, SiteView
+from monai_fedskew.core.ranges import Variant, require_number, require_variant
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.networks.residual import ResidualRule, residual_rule
 from monai_fedskew.networks.stages import residual_blocks
@@ -17,7 +18,7 @@ from monai_fedskew.networks.stages import residual_blocks
 __all__ = ["StochasticDepth", "keep_chances", "stochdepth"]
 
 
-def stochdepth(keep: float = 0.9, variant: Literal["paper", "official"] = "paper") -> Method:
+def stochdepth(keep: float = 0.9, variant: Variant = "paper") -> Method:
     """Leave out residual blocks at random in training, the deeper the more often.
 
     Block l of L is kept with chance p_l = 1 - l/L (1 - keep), drawn once a batch. A block left out passes on its
@@ -38,14 +39,12 @@ def stochdepth(keep: float = 0.9, variant: Literal["paper", "official"] = "paper
     >>> stochdepth(keep=0.8).parts
     (StochasticDepth(keep=0.8, variant='paper'),)
     """
-    if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
-        raise ConfigError(f"method stochdepth: keep={keep!r} must be above 0 and at most 1")
-    if variant not in ("paper", "official"):
-        raise ConfigError(f"method stochdepth: variant={variant!r} must be paper or official")
+    require_number("method stochdepth", "keep", keep, above=0, most=1)
+    require_variant("method stochdepth", variant)
     return Method("stochdepth", parts=(StochasticDepth(float(keep), variant),))
 
 
-def keep_chances(blocks: int, keep: float, variant: Literal["paper", "official"] = "paper") -> list[float]:
+def keep_chances(blocks: int, keep: float, variant: Variant = "paper") -> list[float]:
     """Return the chance of each block to be kept, linear down to ``keep`` of the last one.
 
     >>> keep_chances(4, 0.5)
@@ -65,7 +64,7 @@ class StochasticDepth(Part):
     name: ClassVar[str] = "stochdepth"
     stages: ClassVar[tuple[str, ...]] = ("mix",)
     keep: float
-    variant: Literal["paper", "official"] = "paper"
+    variant: Variant
 
     def adapt(self, model: nn.Module, seed: int) -> nn.Module:
         """Give every residual block a forward that can do without its branch; keep=1 changes nothing."""

@@ -11,8 +11,8 @@ from torch import Tensor
 from monai_fedskew.core.aggregate import Weights
 from monai_fedskew.core.messages import Update
 from monai_fedskew.core.method import Method
+from monai_fedskew.core.ranges import require_number
 from monai_fedskew.core.state import State
-from monai_fedskew.errors import ConfigError
 from monai_fedskew.methods.fedopt import mean_of
 
 __all__ = ["TrimmedMean", "mean_between", "trimmed_mean"]
@@ -42,8 +42,7 @@ def trimmed_mean(beta: float = 0.1) -> Method:
     >>> trimmed_mean(beta=0.25).aggregate
     TrimmedMean(beta=0.25)
     """
-    if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < 0.5:
-        raise ConfigError(f"method trimmed_mean: beta={beta!r} must be a number of at least 0 and below 0.5")
+    require_number("method trimmed_mean", "beta", beta, least=0, below=0.5)
     return Method("trimmed_mean", aggregate=TrimmedMean(float(beta)))
 
 
@@ -51,7 +50,7 @@ def trimmed_mean(beta: float = 0.1) -> Method:
 class TrimmedMean:
     """Average what lies between the extremes; see ``trimmed_mean``."""
 
-    beta: float = 0.1
+    beta: float
 
     def init(self, current: State) -> State:
         """Return no memory."""

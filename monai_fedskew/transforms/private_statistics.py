@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from monai_fedskew.core.ranges import require_number, require_whole
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.transforms.statistics import SiteStatistics, StdMode
 
@@ -57,8 +58,8 @@ class GaussianRelease:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name in ("clip", "noise"):
-            _require_positive(f"private statistics: {name}", getattr(self, name))
+        require_number("private statistics", "clip", self.clip, above=0)
+        require_number("private statistics", "noise", self.noise, above=0)
 
     def deviation(self, channels: int, subjects: int) -> float:
         """Return the standard deviation of the noise on each mean; on each mean square it is ``clip`` times that."""
@@ -120,13 +121,11 @@ def privacy_cost(noise: float, delta: float, releases: int = 1) -> float:
     >>> round(privacy_cost(noise=1.0, delta=1e-5), 2)
     4.73
     """
-    _require_positive("privacy cost: noise", noise)
+    require_number("privacy cost", "noise", noise, above=0)
     if not _LEAST <= noise <= 1 / _LEAST:  # beyond it the accountant divides by zero or overflows
         raise ConfigError(f"privacy cost: noise={noise!r} must lie between {_LEAST:g} and {1 / _LEAST:g}")
-    if not 0 < delta < 1:
-        raise ConfigError(f"privacy cost: delta={delta!r} must lie between 0 and 1")
-    if isinstance(releases, bool) or not isinstance(releases, int) or releases < 1:
-        raise ConfigError(f"privacy cost: releases={releases!r} must be a whole number, at least 1")
+    require_number("privacy cost", "delta", delta, above=0, below=1)
+    require_whole("privacy cost", "releases", releases, 1)
     try:
         from opacus.accountants import RDPAccountant
     except ImportError as error:
@@ -170,8 +169,3 @@ def _system_normal(*shape: int) -> Tensor:
     source = random.SystemRandom()
     draws = [sum(source.gauss(0.0, 1.0) for _ in range(4)) / 2 for _ in range(math.prod(shape))]
     return torch.tensor(draws, dtype=torch.float64).reshape(shape)
-
-
-def _require_positive(what: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{what}={value!r} must be a finite number above 0")

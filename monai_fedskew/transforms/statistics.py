@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from monai_fedskew.core.ranges import require_choice
 from monai_fedskew.core.state import State, describe
 from monai_fedskew.errors import ConfigError, DataError, StateError
 
@@ -123,8 +124,7 @@ def require_definition(what: str, std_mode: str | None, ddof: int) -> None:
 
     >>> require_definition("method sitenorm", "pooled", 1)
     """
-    if std_mode not in (None, *STD_MODES):
-        raise ConfigError(f"{what}: std={std_mode!r} must be one of {', '.join(STD_MODES)} or none")
+    require_choice(what, "std", std_mode, (*STD_MODES, None))
     if isinstance(ddof, bool) or ddof not in (0, 1):
         raise ConfigError(f"{what}: ddof={ddof!r} must be 0 or 1")
 

@@ -99,7 +99,7 @@ def test_backward_twice_gives_the_gradient_twice() -> None:
     ("arguments", "message"),
     [
         ({"mu": -0.1}, "mu=-0.1 must be a finite number of at least 0"),
-        ({"variant": "mine"}, "variant='mine' must be paper or official"),
+        ({"variant": "mine"}, "variant='mine' must be one of paper, official"),
         ({"every": 0}, "every=0 must be 1 or more local epochs"),
     ],
 )

@@ -241,10 +241,10 @@ def test_what_cannot_be_aligned_is_refused(view) -> None:
     ("arguments", "message"),
     [
         ({"mu": -1}, "method fedalign: mu=-1 must be a finite number of at least 0"),
-        ({"width": 0}, "method fedalign: width=0 must be above 0 and at most 1"),
-        ({"width": 1.5}, r"method fedalign: width=1\.5 must be above 0"),
-        ({"clip": 0}, "method fedalign: clip=0 must be a finite number above 0, or none"),
-        ({"variant": "code"}, "method fedalign: variant='code' must be paper or official"),
+        ({"width": 0}, "method fedalign: width=0 must be a number above 0 and at most 1"),
+        ({"width": 1.5}, r"method fedalign: width=1\.5 must be a number above 0"),
+        ({"clip": 0}, "method fedalign: clip=0 must be a finite number above 0"),
+        ({"variant": "code"}, "method fedalign: variant='code' must be one of paper, official"),
     ],
 )
 def test_wrong_parameters_are_refused(arguments, message) -> None:

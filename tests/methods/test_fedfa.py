@@ -232,9 +232,9 @@ def test_a_broadcast_of_other_stages_is_refused(view) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fedfa:p=1.5", r"method fedfa: p=1\.5 must be a probability, 0 to 1"),
-        ("fedfa:p=nan", "method fedfa: p=nan must be a probability, 0 to 1"),
-        ("fedfa:momentum=1", r"method fedfa: momentum=1\.0 must be at least 0 and below 1"),
+        ("fedfa:p=1.5", r"method fedfa: p=1\.5 must be a number of at least 0 and at most 1"),
+        ("fedfa:p=nan", "method fedfa: p=nan must be a number of at least 0 and at most 1"),
+        ("fedfa:momentum=1", r"method fedfa: momentum=1\.0 must be a number of at least 0 and below 1"),
         ("fedfa:variant=mine", "method fedfa: variant='mine' must be one of paper, official"),
     ],
 )

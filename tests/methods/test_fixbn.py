@@ -148,5 +148,5 @@ def test_methods_that_keep_statistics_at_the_site_are_refused(other) -> None:
 @pytest.mark.parametrize("warmup", [-1, 1.5, True, "2"])
 def test_warmup_is_a_whole_number(warmup) -> None:
     """Anything else is refused with the value."""
-    with pytest.raises(ConfigError, match=f"method fixbn: warmup={warmup!r} must be a whole number of at least 0"):
+    with pytest.raises(ConfigError, match=f"method fixbn: warmup={warmup!r} must be a whole number, 0 or more"):
         fixbn(warmup)

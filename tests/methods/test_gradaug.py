@@ -217,9 +217,9 @@ def test_methods_without_plain_norm_are_refused(other) -> None:
     [
         ({"mu": -1.0}, r"method gradaug: mu=-1\.0 must be a finite number of at least 0"),
         ({"n": 0}, "method gradaug: n=0 must be a whole number, 1 or more"),
-        ({"width": 0.0}, r"method gradaug: width=0\.0 must be above 0 and at most 1"),
-        ({"width": 1.5}, r"method gradaug: width=1\.5 must be above 0 and at most 1"),
-        ({"resolution": float("nan")}, "method gradaug: resolution=nan must be above 0 and at most 1"),
+        ({"width": 0.0}, r"method gradaug: width=0\.0 must be a number above 0 and at most 1"),
+        ({"width": 1.5}, r"method gradaug: width=1\.5 must be a number above 0 and at most 1"),
+        ({"resolution": float("nan")}, "method gradaug: resolution=nan must be a number above 0 and at most 1"),
     ],
 )
 def test_wrong_parameters_are_refused(arguments, message) -> None:

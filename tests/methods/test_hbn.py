@@ -181,5 +181,5 @@ def test_momentum_is_a_share(momentum) -> None:
 
 def test_variant_is_one_of_two() -> None:
     """Anything else is refused with the value."""
-    with pytest.raises(ConfigError, match="method hbn: variant='other' must be paper or official"):
+    with pytest.raises(ConfigError, match="method hbn: variant='other' must be one of paper, official"):
         hbn(variant="other")

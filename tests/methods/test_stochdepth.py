@@ -236,10 +236,10 @@ def test_a_network_that_was_not_adapted_is_refused(view) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"keep": 0}, "method stochdepth: keep=0 must be above 0 and at most 1"),
-        ({"keep": 1.5}, r"keep=1\.5 must be above 0"),
-        ({"keep": True}, "keep=True must be above 0"),
-        ({"variant": "code"}, "variant='code' must be paper or official"),
+        ({"keep": 0}, "method stochdepth: keep=0 must be a number above 0 and at most 1"),
+        ({"keep": 1.5}, r"keep=1\.5 must be a number above 0"),
+        ({"keep": True}, "keep=True must be a number above 0"),
+        ({"variant": "code"}, "variant='code' must be one of paper, official"),
     ],
 )
 def test_wrong_parameters_are_refused(arguments, message) -> None:

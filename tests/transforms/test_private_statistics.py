@@ -130,8 +130,8 @@ def test_cost_is_that_of_the_accountant() -> None:
         (lambda: privacy_cost(-1.0, 1e-5), r"privacy cost: noise=-1\.0 must be"),
         (lambda: privacy_cost(1e-300, 1e-5), "noise=1e-300 must lie between 1e-06 and 1e"),
         (lambda: privacy_cost(1e300, 1e-5), r"noise=1e\+300 must lie between"),
-        (lambda: privacy_cost(1.0, 1.0), r"delta=1\.0 must lie between 0 and 1"),
-        (lambda: privacy_cost(1.0, 1e-5, 0), "releases=0 must be a whole number, at least 1"),
+        (lambda: privacy_cost(1.0, 1.0), r"delta=1\.0 must be a number above 0 and below 1"),
+        (lambda: privacy_cost(1.0, 1e-5, 0), "releases=0 must be a whole number, 1 or more"),
     ],
 )
 def test_values_out_of_range_are_refused(call, message) -> None:

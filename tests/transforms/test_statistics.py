@@ -92,7 +92,7 @@ def test_unusable_examples_are_refused(batches, message) -> None:
 
 def test_unknown_definition_is_refused() -> None:
     """std and ddof are closed choices."""
-    with pytest.raises(ConfigError, match="site A: std='robust' must be one of image, pooled or none"):
+    with pytest.raises(ConfigError, match="site A: std='robust' must be one of image, pooled, none"):
         measure([IMAGES], site="A", std_mode="robust")
 
 
