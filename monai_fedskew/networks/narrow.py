@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from monai_fedskew.errors import ConfigError
-from monai_fedskew.networks.channels import Channels, alive, channels_kept, leading
+from monai_fedskew.networks.channels import Channels, alive, leading
 from monai_fedskew.networks.layers import NORMS, Layer, bare, cannot, channel_dim, has_channels, layer_left, own_weights
 
-__all__ = ["Narrowed", "channels_kept"]
+__all__ = ["Narrowed"]
 
 _TOLERANCE = 0.05  # of the norm: rounding of float32 or TF32 stays far below, a channel in another's place far above
 
@@ -33,7 +33,7 @@ class Narrowed:
 
     Args:
         module: stays untouched; its parameters are read at every call.
-        width: fraction of the channels, above 0, up to 1; see `channels_kept`.
+        width: fraction of the channels, above 0, up to 1; see `channels.channels_kept`.
         examples: inputs as they come at full width (B, C, ...); only shape and device are looked at.
         narrow_inputs: cut each input to its leading channels (a stage within a network), or leave it (an image).
         keep_outputs: leave the output at full width (logits).

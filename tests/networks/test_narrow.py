@@ -7,7 +7,8 @@ from small_nets import built, flops, image, resnet, whole
 from torch import nn
 
 from monai_fedskew.errors import ConfigError
-from monai_fedskew.networks.narrow import Narrowed, channels_kept
+from monai_fedskew.networks.channels import channels_kept
+from monai_fedskew.networks.narrow import Narrowed
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from small_nets import NORMS, built, flops, image, resnet, whole
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from monai_fedskew.networks.narrow import channels_kept
+from monai_fedskew.networks.channels import channels_kept
 
 
 def efficientnet() -> nn.Module:
