@@ -169,6 +169,7 @@ def plot_synthetic(cases: Sequence[Case], curves: Sequence[Curves]) -> "Figure":
             ax.set_title(f"{case.reduction} loss, E = {case.local_epochs}: {mode}", fontsize=9.5)
             ax.grid(visible=True)
         of_row[0].set_ylabel("mean cross-entropy")
+        of_row[2].set_ylabel("difference")
     for ax in axes[-3:]:
         ax.set_xlabel("round")
     for ax in (axes[0], axes[2]):

@@ -36,7 +36,8 @@ NOTES = (
     "and it is the division that parts them (at w_true times each scale). The text does not say which; both are shown.",
     "Figure 2: cos(gamma w x / s) depends on the product gamma w alone, so each client's minima are a whole curve, and "
     "how much (w_mean, gamma_1) is better than (w_mean, gamma_mean) depends on where descent starts; it is counted "
-    "over a grid of starts. With labels of the standardised x the clients agree and there is nothing to gain.",
+    "over a grid of starts. With labels of the standardised x the minima agree; what is left to gain is to follow the "
+    "wiggles of one's own sample.",
     "A local gamma is one more parameter a client: that FedBN fits better is in part that it can fit more.",
 )
 

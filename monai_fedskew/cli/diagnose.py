@@ -31,7 +31,7 @@ def _own_options(command: F) -> F:
     return seed(options.out(options.force(command)))
 
 
-@diagnose.command()
+@diagnose.command(short_help="cos(w x) at two clients: FedBN, figures 1 and 2.")
 @click.option("--scale", "scales", type=(float, float), default=(1.0, 2.0), show_default=True, help="Of x, by client.")
 @click.option("--w-true", type=float, default=2.0, show_default=True, help="The parameter to be found.")
 @click.option("--noise", type=click.FloatRange(0), default=0.1, show_default=True, help="On y, standard deviation.")
@@ -47,7 +47,7 @@ def toy(**given: Any) -> None:
     publish(toy_diagnosis(**given), out)
 
 
-@diagnose.command()
+@diagnose.command(short_help="Gram matrices of FedAvg and FedBN.")
 @click.option("--draws", type=click.IntRange(1, 1000), default=5, show_default=True, help="Pairs of clients drawn.")
 @click.option("--points", type=click.IntRange(1, 2000), default=50, show_default=True, help="Examples a client.")
 @click.option("--dimension", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Of an example.")
@@ -64,7 +64,7 @@ def gram(**given: Any) -> None:
     publish(gram_diagnosis(**given), out)
 
 
-@diagnose.command()
+@diagnose.command(short_help="FedAvg and FedBN on Gaussians: FedBN, appendix F.")
 @click.option("--repeats", type=click.IntRange(2, 100), default=3, show_default=True, help="Draws of data and network.")
 @click.option("--samples", type=click.IntRange(2), default=200, show_default=True, help="Of each class at a client.")
 @click.option("--correlation", type=float, default=0.9, show_default=True, help="In client 2's second covariance.")

@@ -32,7 +32,7 @@ def _run_options(command: F) -> F:
     return command
 
 
-@click.command()
+@click.command(short_help="Eigenvalues, trace, H_N and H_D of a RUN's models.")
 @_run_options
 @click.option("--top", type=click.IntRange(1, 100), default=2, show_default=True, help="Eigenvalues of each site.")
 @click.option("--probes", type=click.IntRange(2), default=100, show_default=True, help="Random vectors, at most.")
@@ -59,7 +59,7 @@ def hessian(run: Path, which: Literal["last", "best"], data: Path | None, out: P
     publish(hessian_diagnosis(models, str(run), Asked(**given)), out)
 
 
-@click.command()
+@click.command(short_help="Loss around a RUN's model along two eigenvectors.")
 @_run_options
 @click.option("--site", "sites", multiple=True, help="Only these sites. Repeatable.  [all]")
 @click.option("--points", type=click.IntRange(3), default=41, show_default=True, help="Along each axis; odd.")
