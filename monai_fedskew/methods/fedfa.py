@@ -18,7 +18,6 @@ from monai_fedskew.networks.stages import feature_stages, require_convolutions
 
 __all__ = ["FeatureAugmentation", "channel_moments", "fedfa", "restyle", "sharing"]
 
-_MOMENTS = ("mean", "std")
 _EPS = 1e-6  # under every root, so that a constant map has a gradient; as the public code
 
 
@@ -33,8 +32,7 @@ def fedfa(p: float = 0.5, momentum: float = 0.99, variant: Variant = "paper") ->
     over the same batch (``site.loss()``) meets the same draw. Before two sites have reported, gamma is 1, its mean over
     the channels in every later round.
 
-    A site reports its running means, two vectors a stage, and keeps them in its private state. ``p=0`` is FedAvg bit
-    for bit.
+    A site reports its running means, (2, C) a stage, and keeps them in private state. ``p=0`` is FedAvg bit for bit.
 
     Paper: Zhou and Konukoglu 2023, FedFA: Federated Feature Augmentation, ICLR, arXiv 2301.12995.
 
@@ -112,13 +110,13 @@ class FeatureAugmentation(Part):
         """Keep each site's latest running means.
 
         Raises:
-            StateError: a report that is no pair of vectors a stage, or of other stages than the sites before.
+            StateError: a report that is not (2, C) a stage, or of other stages than the sites before.
         """
         known = unnest(memory)
         for site, report in sorted(reports.items()):
             if self.variant == "official":
                 raise StateError(f"site {site}: fedfa reports nothing with variant=official; use the same method")
-            _require_pairs(site, report)
+            _require_moments(f"site {site}: fedfa report", report)
             others = [name for name in sorted(known) if name != site]
             if others:
                 expected, got = ({key: describe(v) for key, v in state.items()} for state in (known[others[0]], report))
@@ -131,8 +129,8 @@ class FeatureAugmentation(Part):
         reports = [report for _, report in sorted(unnest(memory).items())]
         if len(reports) < 2:
             return {}
-        values = {key: torch.stack([report[key].double() for report in reports]) for key in reports[0]}
-        return {key: sharing(value.var(0)).float() for key, value in values.items()}
+        values = {name: torch.stack([report[name].double() for report in reports]) for name in reports[0]}
+        return {name: torch.stack([sharing(row) for row in value.var(0)]).float() for name, value in values.items()}
 
 
 class _Bound(Bound):
@@ -155,19 +153,18 @@ class _Bound(Bound):
         self._size, self._draws = 0, {}
         told = cast.aux.get(self._part.name, {})
         if told:
-            keys = [f"{name}/{moment}" for name in self._names for moment in _MOMENTS]
-            require_same_keys(f"site {self._site.name}: fedfa's broadcast", keys, told)
-        self._gamma = _stacked(told)
+            require_same_keys(f"site {self._site.name}: fedfa's broadcast", self._names, told)
+        self._gamma = dict(told)
 
     def end_round(self) -> State:
         self._size, self._draws = 0, {}
-        return _flat(self._running)
+        return self.private()
 
     def private(self) -> State:
-        return _flat(self._running)
+        return dict(self._running)
 
     def restore(self, state: State) -> None:
-        self._running = _stacked(state)
+        self._running = dict(state)
 
     def _begin(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         self._size, self._draws = len(inputs), {}
@@ -206,26 +203,9 @@ class _Bound(Bound):
         self._running[name] = now if past is None else torch.lerp(now, past.to(now), self._part.momentum)
 
 
-def _flat(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Take pairs apart: stage -> (2, C) becomes stage/mean -> (C,) and stage/std -> (C,)."""
-    return {f"{name}/{moment}": row for name, pair in pairs.items() for moment, row in zip(_MOMENTS, pair, strict=True)}
-
-
-def _stacked(flat: State) -> dict[str, Tensor]:
-    """Undo ``_flat``."""
-    return {name: torch.stack([flat[f"{name}/{moment}"] for moment in _MOMENTS]) for name in _stages(flat)}
-
-
-def _stages(flat: State) -> list[str]:
-    return sorted({key.rpartition("/")[0] for key in flat})
-
-
-def _require_pairs(site: str, report: State) -> None:
-    what = f"site {site}: fedfa report"
-    require_same_keys(what, [f"{name}/{moment}" for name in _stages(report) for moment in _MOMENTS], report)
-    for name in _stages(report):
-        mean, std = (report[f"{name}/{moment}"] for moment in _MOMENTS)
-        if mean.ndim != 1 or not mean.is_floating_point() or describe(mean) != describe(std):
-            raise StateError(f"{what}: {name} has mean {describe(mean)} and std {describe(std)}, not two alike vectors")
-        if (std < 0).any():  # what is not finite is for the server to see, which may have to stop at it
+def _require_moments(what: str, report: State) -> None:
+    for name, value in report.items():
+        if value.ndim != 2 or len(value) != 2 or not value.is_floating_point():
+            raise StateError(f"{what}: {name} is {describe(value)}, not means and stds, floating (2, C)")
+        if (value[1] < 0).any():  # what is not finite is for the server to see, which may have to stop at it
             raise StateError(f"{what}: {name} has a std below 0")

@@ -14,7 +14,7 @@ from monai_fedskew.methods import METHODS, parse_method
 from monai_fedskew.methods.fedfa import channel_moments, fedfa, restyle
 
 LAST = {"choose": "last"}
-ENTRIES = [f"{stage}/{moment}" for stage in ("layer1", "layer2") for moment in ("mean", "std")]
+STAGES = ["layer1", "layer2"]
 
 
 class Stages(nn.Module):
@@ -64,7 +64,7 @@ def test_the_site_uses_what_the_server_tells(view) -> None:
     net = Stages().train()
     base = torch.randn(2000, 1, 4, generator=torch.Generator().manual_seed(0))
     images = base.expand(2000, 2, 4)
-    site, _ = at(view, net, told=dict.fromkeys(ENTRIES, torch.tensor([8.0, 0.0])))
+    site, _ = at(view, net, told=dict.fromkeys(STAGES, torch.tensor([[8.0, 0.0]] * 2)))
 
     out = net.layer1(begin(site, images))
 
@@ -75,9 +75,9 @@ def test_the_site_uses_what_the_server_tells(view) -> None:
 def test_before_two_sites_have_reported_gamma_is_one(view) -> None:
     """The same as telling ones; also where the server knows one site only."""
     part, images = fedfa().parts[0], torch.randn(6, 2, 4)
-    assert part.tell(part.merge({}, {"A": {"layer1/mean": torch.zeros(1), "layer1/std": torch.ones(1)}}, 2)) == {}
+    assert part.tell(part.merge({}, {"A": {"layer1": torch.tensor([[0.0], [1.0]])}}, 2)) == {}
     outs = []
-    for told in (None, dict.fromkeys(ENTRIES, torch.ones(2))):
+    for told in (None, dict.fromkeys(STAGES, torch.ones(2, 2))):
         net = Stages().train()
         site, _ = at(view, net, told=told)
         outs.append(net(begin(site, images)))
@@ -124,7 +124,7 @@ def test_a_batch_of_one_stays_as_it_is(view) -> None:
     out = net(begin(site, image))
 
     assert torch.equal(out, image)
-    assert bound.end_round()["layer1/mean"].tolist() == [1.0, 6.0]
+    assert bound.end_round()["layer1"][0].tolist() == [1.0, 6.0]
 
 
 def test_running_means_by_hand(view) -> None:
@@ -137,9 +137,9 @@ def test_running_means_by_hand(view) -> None:
     net(begin(site, torch.tensor([[[1.0, 11.0]], [[1.0, 11.0]]])))
 
     told = bound.end_round()
-    assert told["layer1/mean"].tolist() == pytest.approx([3.0])
-    assert told["layer1/std"].tolist() == pytest.approx([2.0], abs=1e-5)
-    assert sorted(told) == ENTRIES
+    assert told["layer1"][0].tolist() == pytest.approx([3.0])
+    assert told["layer1"][1].tolist() == pytest.approx([2.0], abs=1e-5)
+    assert sorted(told) == STAGES
 
 
 def test_each_stage_draws_with_probability_p(view) -> None:
@@ -174,7 +174,7 @@ def test_half_precision_maps_keep_their_type(view) -> None:
     out = net(begin(site, images))
 
     assert out.dtype == torch.bfloat16
-    assert bound.end_round()["layer1/mean"].dtype == torch.float32
+    assert bound.end_round()["layer1"].dtype == torch.float32
 
 
 def test_p_zero_attaches_nothing(view) -> None:
@@ -213,20 +213,20 @@ def test_a_stage_without_maps_is_refused(view) -> None:
     ids=["ResNet 3-D", "UNet 2-D"],
 )
 def test_real_networks_are_augmented_at_every_stage(view, build, stages, shape) -> None:
-    """Two vectors a stage; the loss has a gradient in every parameter."""
+    """Their moments are reported; the loss has a gradient in every parameter."""
     net = build().train()
     site, bound = at(view, net)
 
     net(begin(site, torch.randn(shape))).sum().backward()
 
-    assert len(bound.end_round()) == 2 * stages
+    assert len(bound.end_round()) == stages
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.parameters())
 
 
 def test_a_broadcast_of_other_stages_is_refused(view) -> None:
     """Before any training."""
-    with pytest.raises(StateError, match="site A: fedfa's broadcast lacks 2 keys"):
-        at(view, Stages(), told={"layer1/mean": torch.ones(2), "layer1/std": torch.ones(2)})
+    with pytest.raises(StateError, match="site A: fedfa's broadcast lacks 1 keys"):
+        at(view, Stages(), told={"layer1": torch.ones(2, 2)})
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_all_entries_are_shared() -> None:
 
 
 def test_sites_learn_of_each_other(image_sources) -> None:
-    """On a real bundle: in round 2 gamma tells the variants apart; two vectors a stage cross, with "official" none."""
+    """On a real bundle: in round 2 gamma tells the variants apart; one tensor a stage crosses, with "official" none."""
     sites = {name: image_sources[name] for name in "AB"}
 
     paper, official = (
@@ -265,7 +265,7 @@ def test_sites_learn_of_each_other(image_sources) -> None:
     )
 
     assert difference(paper.cast.tensors, official.cast.tensors) != ""
-    stages = {f"layer{i}/{moment}" for i in (1, 2, 3, 4) for moment in ("mean", "std")}
+    stages = {f"layer{i}" for i in (1, 2, 3, 4)}
     assert set(paper.cast.aux["fedfa"]) == stages
     assert set(paper.private["A"]) - set(official.private["A"]) == {f"part.fedfa/{key}" for key in stages}
     assert official.cast.aux == {}
