@@ -8,6 +8,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from monai_fedskew.core.ranges import require_whole
 from monai_fedskew.data.datasets import ConnectomeDataset, SplitName
 from monai_fedskew.data.manifest import SiteManifest, Subject, read_manifest, require_site_name, write_manifest
 from monai_fedskew.errors import ConfigError, DataError
@@ -87,13 +88,13 @@ class ImageDataset(ConnectomeDataset):
         folds: number of stratified subject folds.
         validation_fraction: part of the remaining subjects kept for validation, 0 .. 1; 0 leaves validation empty.
         split_seed: seed of the folds; the same for every split of a study.
-        channels: channels to serve; images of one channel are repeated to that many. None serves what is stored.
+        channels: channels to serve, 1 or more; images of one channel are repeated to that many. None: as stored.
 
     Attributes:
         shape: of one image (channels, *spatial), as served. Others as in `ConnectomeDataset`.
 
     Raises:
-        ConfigError: an unknown split, or another number of channels than stored where that is not one.
+        ConfigError: an unknown split, less than 1 channel, or another number than stored where that is not one.
         DataError: the folder holds no prepared site of images.
 
     See `write_image_site` for an example.
@@ -116,6 +117,8 @@ class ImageDataset(ConnectomeDataset):
         stored = read_manifest(self.folder).shape
         if not stored:
             raise DataError(f"{self.folder}: holds vectors, not images; give a site written by write_image_site")
+        if channels is not None:
+            require_whole(f"site {self.site}", "channels", channels, 1)
         if channels not in (None, stored[0]) and stored[0] != 1:
             raise ConfigError(
                 f"site {self.site}: {self.folder} has images of {stored[0]} channels, the network takes {channels}; "

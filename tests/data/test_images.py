@@ -43,6 +43,14 @@ def test_images_of_one_channel_are_repeated_on_request(tmp_path: Path) -> None:
         ImageDataset(two, "all", channels=3)
 
 
+@pytest.mark.parametrize("channels", [0, -1])
+def test_channels_that_are_none_are_refused(channels: int, tmp_path: Path) -> None:
+    """What is stored is asked for by None, not by 0."""
+    grey = write_image_site(tmp_path / "A", _pixels((4, 1, 2, 2)), [0, 1, 0, 1], label_names=NAMES)
+    with pytest.raises(ConfigError, match=f"site A: channels={channels} must be a whole number, 1 or more"):
+        ImageDataset(grey, "all", channels=channels)
+
+
 def test_vectors_are_not_taken_for_images(study: Path) -> None:
     """A site of connectomes has no shape."""
     with pytest.raises(DataError, match="holds vectors, not images"):
