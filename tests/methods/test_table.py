@@ -1,5 +1,4 @@
 import inspect
-import pickle
 
 import pytest
 from torch import nn
@@ -9,17 +8,6 @@ from monai_fedskew.errors import ConfigError
 from monai_fedskew.methods import METHODS, fedavg, local, pooled
 
 NAMES = sorted(METHODS)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_builds_prints_compares_and_pickles(name: str) -> None:
-    """A method is a value."""
-    method = METHODS[name]()
-
-    assert method == METHODS[name]()
-    assert method.name == name
-    assert name in repr(method)
-    assert pickle.loads(pickle.dumps(method)) == method
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"fedavg", "local", "pooled"}))
@@ -47,7 +35,8 @@ def test_factory_is_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_factory_lives_in_a_file_of_its_name(name: str) -> None:
-    """One file, one method."""
+    """One file, one method, one name."""
+    assert METHODS[name]().name == name
     assert METHODS[name].__module__ == f"monai_fedskew.methods.{name}"
 
 
@@ -56,16 +45,6 @@ def test_two_normalisations_are_refused(text: str) -> None:
     """One batch cannot be normalised twice."""
     with pytest.raises(ConfigError, match="both take the stage 'normalise'"):
         parse(text, METHODS)
-
-
-@pytest.mark.parametrize("text", ["fedrdn+fedbn+fedprox", "fedprox+fedrdn+fedbn", "fedbn+fedprox+fedrdn"])
-def test_order_of_composition_does_not_matter(text: str) -> None:
-    """Parts are sorted, filters intersect."""
-    expected = parse("fedbn+fedprox+fedrdn", METHODS)
-
-    method = parse(text, METHODS)
-
-    assert (method.share, method.parts) == (expected.share, expected.parts)
 
 
 @pytest.mark.parametrize(
