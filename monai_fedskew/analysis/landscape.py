@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from monai_fedskew.analysis.objective import Objective, mean_loss
+from monai_fedskew.core.ranges import require_number
 from monai_fedskew.errors import ConfigError
 
 __all__ = ["Landscape", "loss_landscape"]
@@ -50,11 +51,11 @@ def loss_landscape(
         first: direction (objective.size,), taken as it is: a unit eigenvector makes steps of length.
         second: the other direction.
         points: along each axis, odd, so that the network as it is lies in the middle.
-        reach: half the side of the square, above 0.
+        reach: half the side of the square, finite and above 0.
         on_row: called after each row of the grid.
 
     Raises:
-        ConfigError: an even or too small number of points, a reach that is not above 0.
+        ConfigError: an even or too small number of points, a reach that is not finite and above 0.
 
     Example:
         >>> from torch import nn
@@ -67,8 +68,7 @@ def loss_landscape(
     """
     if points < 3 or points % 2 == 0:
         raise ConfigError(f"landscape: points={points} must be odd and at least 3, so that 0 lies in the middle")
-    if not reach > 0:
-        raise ConfigError(f"landscape: reach={reach} must be above 0")
+    require_number("landscape", "reach", reach, above=0)
     along = torch.linspace(-reach, reach, points, dtype=torch.float64)
     along[points // 2] = 0.0
     losses = torch.empty(points, points, dtype=torch.float64)

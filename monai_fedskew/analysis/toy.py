@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from monai_fedskew.errors import ConfigError
+from monai_fedskew.core.ranges import require_number, require_whole
 
 __all__ = [
     "NOTES",
@@ -87,18 +87,21 @@ def draw_clients(
     """Draw y = cos(w_true x) + noise, x ~ N(0, scale^2), for each client.
 
     Args:
-        scales: standard deviation of x by client, above 0.
+        scales: standard deviation of x by client, 1e-6 to 1e6.
         labels: "raw" takes the cosine of w_true x, "standardised" of w_true x / scale.
-        w_true: the parameter to be found.
-        noise: standard deviation of the noise on y.
+        w_true: the parameter to be found, -1000 to 1000.
+        noise: standard deviation of the noise on y, 0 to 10.
         samples: examples a client, at least 2.
         seed: of the draws.
 
     Raises:
         ConfigError: a scale or a number that cannot be.
     """
-    if samples < 2 or noise < 0 or any(not scale > 0 for scale in scales):
-        raise ConfigError(f"toy: samples={samples} from 2, noise={noise} from 0, scales={tuple(scales)} above 0")
+    require_whole("toy", "samples", samples, 2)
+    require_number("toy", "noise", noise, least=0, most=10)  # descent diverges on far larger labels
+    require_number("toy", "w_true", w_true, least=-1000, most=1000)
+    for scale in scales:
+        require_number("toy", "scale", scale, least=1e-6, most=1e6)
     generator, clients = torch.Generator().manual_seed(seed), []
     for scale in scales:
         z, error = torch.randn(2, samples, generator=generator, dtype=torch.float64)

@@ -75,8 +75,9 @@ def test_an_even_grid_and_no_reach_are_refused() -> None:
     ones = torch.ones(objective.size)
     with pytest.raises(ConfigError, match="points=40 must be odd"):
         loss_landscape(objective, ones, ones, points=40)
-    with pytest.raises(ConfigError, match="reach=0 must be above 0"):
-        loss_landscape(objective, ones, ones, reach=0)
+    for reach in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=f"reach={reach} must be a finite number above 0"):
+            loss_landscape(objective, ones, ones, reach=reach)
 
 
 def test_figures_have_titles_labels_and_units() -> None:

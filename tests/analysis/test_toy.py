@@ -73,7 +73,24 @@ def test_one_average_marks_what_figure_two_marks() -> None:
     assert float(found.loss_kept) < float(found.loss_shared)
 
 
-def test_impossible_clients_are_refused() -> None:
-    """A scale that is not above 0."""
-    with pytest.raises(ConfigError, match=r"scales=\(0.0,\) above 0"):
-        toy.draw_clients((0.0,))
+@pytest.mark.parametrize("wrong", [0.0, math.inf, math.nan, 1e300])
+def test_a_scale_that_cannot_be_is_refused(wrong: float) -> None:
+    """Zero, what is not finite, and what overflows; the scale of the second client too."""
+    with pytest.raises(ConfigError, match=r"toy: scale=.* must be a number of at least 1e-06 and at most"):
+        toy.draw_clients((1.0, wrong))
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("noise", -1.0), ("noise", math.inf), ("w_true", math.nan)])
+def test_numbers_that_cannot_be_are_refused(name: str, wrong: float) -> None:
+    """By name and value."""
+    with pytest.raises(ConfigError, match=f"toy: {name}={wrong} must be a number"):
+        toy.draw_clients(noise=wrong if name == "noise" else 0.1, w_true=wrong if name == "w_true" else 2.0)
+
+
+def test_the_largest_noise_keeps_descent_finite() -> None:
+    """Four samples with noise 10 and the farthest w_true: the slopes are largest, and all ends are finite numbers."""
+    for seed in range(5):
+        clients = toy.draw_clients((1e-6, 1e6), w_true=1000.0, noise=10.0, samples=4, seed=seed)
+        start = torch.tensor([2.0, 750.0])
+        assert toy.average_once(clients, start[None]).local.isfinite().all()
+        assert toy.train_rounds(clients, start, keep_gamma=True).isfinite().all()
