@@ -12,12 +12,12 @@ from typing import Any
 
 from monai_fedskew.core.method import Method
 from monai_fedskew.data.integrity import verify_data
-from monai_fedskew.data.manifest import read_manifest, site_folders
+from monai_fedskew.data.manifest import SiteManifest, read_manifest, site_folders
 from monai_fedskew.data.partition import Partition
 from monai_fedskew.engines.simulator import Outcome, check_run, simulate
-from monai_fedskew.errors import ConfigError
+from monai_fedskew.errors import ConfigError, DataError
 from monai_fedskew.federation import checkpoint
-from monai_fedskew.federation.cost import measure_cost, message_bytes
+from monai_fedskew.federation.cost import Cost, measure_cost, message_bytes
 from monai_fedskew.federation.final import finish_site, score_site
 from monai_fedskew.federation.history import Entry
 from monai_fedskew.federation.run_folder import is_finished, locked, open_run, require_same_run, write_json
@@ -127,22 +127,22 @@ def execute(
         if is_finished(spec.out, spec.settings.rounds):
             summary: dict[str, Any] = json.loads((spec.out / "summary.json").read_text())
             return summary
+    training = planned.training
+    cost = measure_cost(planned.method, training[min(training)], spec.settings)  # finds what two steps can find, too
     open_run(spec.out, planned.about, resume=resume, force=force)
     with locked(spec.out):
-        return _run(planned, resume=resume, on_round=on_round, started=started)
+        return _run(planned, cost, resume=resume, on_round=on_round, started=started)
 
 
 def _run(
-    planned: Plan, *, resume: bool, on_round: Callable[[int, Sequence[Entry]], None] | None, started: float
+    planned: Plan, cost: Cost, *, resume: bool, on_round: Callable[[int, Sequence[Entry]], None] | None, started: float
 ) -> dict[str, Any]:
     spec = planned.spec
     before = (checkpoint.latest(spec.out) or 0) if resume else 0
-    training = planned.training
-    cost = measure_cost(planned.method, training[min(training)], spec.settings)
     begun = time.monotonic()
     outcome = simulate(
         planned.method,
-        training,
+        planned.training,
         spec.settings,
         run=spec.out,
         resume=resume,
@@ -239,11 +239,31 @@ def _sources(spec: RunSpec) -> dict[str, BundleSite]:
     return {name: BundleSite(spec.bundle, name, folder.resolve(), overrides) for name, folder in folders.items()}
 
 
+def _require_one_kind(manifests: Mapping[str, SiteManifest]) -> None:
+    """Refuse sites whose rows or labels are not of one kind: one network could not serve them."""
+    (first, known), *others = manifests.items()
+    for name, manifest in others:
+        for what, here, there in (
+            ("label names", manifest.label_names, known.label_names),
+            ("channels and dimensions of images", _channels(manifest), _channels(known)),
+        ):
+            if here != there:
+                raise DataError(
+                    f"site {name}: {what} {list(here)}, but at site {first} {list(there)}; prepare all sites alike"
+                )
+
+
+def _channels(manifest: SiteManifest) -> tuple[int, ...]:
+    return (manifest.shape[0], len(manifest.shape) - 1) if manifest.shape else ()
+
+
 def _about(spec: RunSpec, method: Method, sources: Mapping[str, BundleSite]) -> dict[str, Any]:
-    sites = {}
+    sites: dict[str, Any] = {}
+    manifests = {name: read_manifest(source.data) for name, source in sources.items() if source.data is not None}
+    _require_one_kind(manifests)
     for name, source in sources.items():
         assert source.data is not None
-        manifest = read_manifest(source.data)
+        manifest = manifests[name]
         digest = hashlib.sha256((source.data / "manifest.json").read_bytes()).hexdigest()
         sites[name] = {
             "data": str(source.data),

@@ -7,6 +7,7 @@ from monai_fedskew.errors import ConfigError
 
 __all__ = ["Variant", "require_choice", "require_flag", "require_number", "require_variant", "require_whole"]
 
+_MOST = 2**31 - 1
 Variant = Literal["paper", "official"]  # as the paper has it, or as the authors' public code does it
 
 
@@ -50,12 +51,14 @@ def require_number(
 
 
 def require_whole(what: str, name: str, value: int, least: int) -> None:
-    """Raise ConfigError unless the value is a whole number of at least ``least``.
+    """Raise ConfigError unless the value is a whole number of at least ``least`` that torch takes for a size.
 
     >>> require_whole("method moon", "dim", 256, 1)
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{what}: {name}={value!r} must be a whole number, {least} or more")
+    if value > _MOST:
+        raise ConfigError(f"{what}: {name}={value!r} must be a whole number of at most {_MOST}")
 
 
 def require_choice(what: str, name: str, value: object, choices: tuple[object, ...]) -> None:

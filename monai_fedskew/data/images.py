@@ -53,13 +53,25 @@ def write_image_site(
     names = [f"{number:06d}" for number in range(len(images))] if ids is None else list(ids)
     if folder.exists():
         raise DataError(f"{folder.absolute()} exists; give a new folder")
-    if images.ndim < 3 or not len(images) or classes.shape != (len(images),) or len(names) != len(images):
+    if images.ndim < 3 or not images.size or classes.shape != (len(images),) or len(names) != len(images):
         raise DataError(
             f"site {folder.name}: images of shape {images.shape}, {classes.size} labels and {len(names)} ids; "
             "(N, C, *spatial) images and one label and id each are needed"
         )
-    if not np.isfinite(images).all():
-        raise DataError(f"site {folder.name}: {int((~np.isfinite(images)).sum())} pixels are not finite")
+    if not np.issubdtype(classes.dtype, np.integer) or classes.min() < 0 or classes.max() >= len(label_names):
+        raise DataError(
+            f"site {folder.name}: labels are {classes.dtype} {classes.min()!s} to {classes.max()!s}; they must be "
+            f"whole numbers in 0 to {len(label_names) - 1}, one for each of the {len(label_names)} label names"
+        )
+    texts = [*names, *label_names, *(notes or {}).values()]
+    if not all(isinstance(text, str) and text for text in texts) or len(set(names)) < len(names):
+        raise DataError(f"site {folder.name}: ids, label names and notes must be texts, and each id another one")
+    if np.iscomplexobj(images):
+        raise DataError(f"site {folder.name}: images are {images.dtype}; store their parts as channels")
+    with np.errstate(over="ignore"):
+        pixels = images.astype(np.float32)
+    if not np.isfinite(pixels).all():
+        raise DataError(f"site {folder.name}: {int((~np.isfinite(pixels)).sum())} pixels are not finite in float32")
     people = tuple(Subject(name, int(classes[k]), k, k + 1) for k, name in enumerate(names))
     manifest = SiteManifest(
         site=folder.name,
@@ -68,12 +80,12 @@ def write_image_site(
         regions=(),
         features=(),
         subjects=people,
-        summary={"mean": float(images.mean()), "std": float(images.std()), "images": float(len(images))},
+        summary={"mean": float(pixels.mean()), "std": float(pixels.std()), "images": float(len(pixels))},
         notes=dict(notes or {}),
         shape=tuple(images.shape[1:]),
     )
     folder.mkdir(parents=True)
-    np.save(folder / "vectors.npy", images.reshape(len(images), -1).astype(np.float32))
+    np.save(folder / "vectors.npy", pixels.reshape(len(pixels), -1))
     write_manifest(folder, manifest)
     return folder
 

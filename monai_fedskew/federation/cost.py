@@ -83,10 +83,11 @@ def measure_cost(method: Method, source: SiteSource, settings: Settings) -> Cost
             cast = server.cast()
             update = client.fit(cast)
     except FedSkewError as error:
-        raise type(error)(f"cost of {method.name}, measured at site {name}: {error}") from error
+        text = str(error)
+        raise type(error)(text if name in text else f"site {name}: {text}") from error
     except Exception as error:  # whatever the site's own code finds wrong
         reason = f"{type(error).__name__}: {error}"
-        raise RoundError(f"cost of {method.name}, measured at site {name}: {reason}") from error
+        raise RoundError(f"site {name}: two steps of {method.name} to measure its cost: {reason}") from error
     finally:
         client.close()
     flops = step.flops / step.samples

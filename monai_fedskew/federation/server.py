@@ -79,7 +79,8 @@ class Server:
         Raises:
             StateError: an update with missing, unknown or misshapen tensors, naming site and key.
             RoundError: an update of another round or of an unknown site, two of one site, fewer than ``min_sites``
-                usable updates, zero samples in all, or a non-finite update when ``non_finite`` is "error".
+                usable updates, zero samples in all, a non-finite update when ``non_finite`` is "error", or an
+                aggregate that is not finite.
         """
         accepted: list[Update] = []
         excluded: list[Event] = []
@@ -106,6 +107,11 @@ class Server:
         weights = self._weights(accepted)
         step = self.method.aggregate.step
         memory, tensors = step(self.memory, self.tensors, accepted, weights, self.parameters)
+        if problem := non_finite(tensors) or non_finite(memory):
+            raise RoundError(
+                f"round {self.round + 1}: the step of {self.method.name} at the server left the finite numbers "
+                f"({problem}), though every update was finite; the last good model is kept. Use a smaller step"
+            )
         parts = self._merged(accepted, len(self.sites))
         self.memory, self.tensors, self.parts = memory, dict(tensors), parts
         self.round += 1

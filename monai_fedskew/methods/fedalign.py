@@ -118,7 +118,10 @@ class _Bound(Bound):
     def __init__(self, part: Alignment, site: SiteView) -> None:
         self._part, self._site, self._what = part, site, f"site {site.name}: fedalign"
         require_convolutions(self._what, site.model)
-        self._name = last_stage(site.model, part.stage)
+        try:
+            self._name = last_stage(site.model, part.stage)
+        except ConfigError as error:
+            raise ConfigError(f"{self._what}: {error}") from None
         self._stage = site.model.get_submodule(self._name)
         _require_wide(f"{self._what}: stage {self._name}", self._stage, part.width)
         self._tap = StageTap(site.model, self._stage, partial(_read, self._what))

@@ -40,7 +40,7 @@ def moon(mu: float = 1.0, tau: float = 0.5, dim: int = 256, variant: Variant = "
     Args:
         mu: weight of the term, 0 or more; published settings are 0.001 to 10.
         tau: temperature, above 0.
-        dim: width of the projection, 1 or more.
+        dim: width of the projection, 2 or more (the cosine of two numbers has no slope).
         variant: "official" has no term at all in a site's first round, as the public code, whose pool of previous
             models is empty then. The steps made are the same; only the value of the loss differs.
 
@@ -52,7 +52,7 @@ def moon(mu: float = 1.0, tau: float = 0.5, dim: int = 256, variant: Variant = "
     """
     require_number("method moon", "mu", mu, least=0)
     require_number("method moon", "tau", tau, above=0)
-    require_whole("method moon", "dim", dim, 1)
+    require_whole("method moon", "dim", dim, 2)
     require_variant("method moon", variant)
     return Method("moon", parts=(Contrastive(float(mu), float(tau), dim, variant),))
 

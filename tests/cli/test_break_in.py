@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from monai_fedskew.cli.main import main
+from monai_fedskew.data.images import write_image_site
 from monai_fedskew.federation.run_folder import locked
 
 
@@ -180,3 +182,30 @@ def test_sigterm_ends_a_comparison_with_its_workers(study: Path, tiny_bundle: Pa
     size = history.stat().st_size
     time.sleep(1.5)
     assert history.stat().st_size == size
+
+
+def test_sites_of_other_labels_or_channels_are_refused_before_anything_is_written(
+    image_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One network could not serve them; in the rounds one site would fail again and again, and be scored."""
+    pixels = np.zeros((8, 1, 8, 8), np.float32)
+    write_image_site(tmp_path / "labels" / "A", pixels, [0, 1] * 4, label_names="ab")
+    write_image_site(tmp_path / "labels" / "B", pixels, [0, 1] * 4, label_names="abc")
+    write_image_site(tmp_path / "colours" / "A", pixels, [0, 1] * 4, label_names="ab")
+    write_image_site(tmp_path / "colours" / "B", pixels.repeat(3, axis=1), [0, 1] * 4, label_names="ab")
+    for data, words in (("labels", "site B: label names"), ("colours", r"site B: channels and dimensions of images")):
+        code, error = _fails(capsys, _call(image_bundle, tmp_path / data, tmp_path / "run"))
+        assert code == 1
+        assert words in error
+        assert "at site A" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_two_steps_find_wrong_leaves_nothing_behind(
+    study: Path, tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The corrected call must not meet the folder of the wrong one."""
+    call = [*_call(tiny_bundle, study, tmp_path / "run"), "--method", "fedmix:mean_batch=15"]
+    _, error = _fails(capsys, call)
+    assert "site A: fewer training subjects than mean_batch=15" in error
+    assert not (tmp_path / "run").exists()

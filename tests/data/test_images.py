@@ -63,13 +63,26 @@ def test_vectors_are_not_taken_for_images(study: Path) -> None:
         (np.zeros((2, 4), np.float32), [0, 1], r"site A: images of shape \(2, 4\)"),
         (np.zeros((2, 1, 2, 2), np.float32), [0], "1 labels"),
         (np.full((2, 1, 2, 2), np.nan, np.float32), [0, 1], "8 pixels are not finite"),
-        (np.zeros((2, 1, 2, 2), np.float32), [0, 2], "label 2 of 2"),
+        (np.full((2, 1, 2, 2), 1e300), [0, 1], "8 pixels are not finite in float32"),
+        (np.zeros((2, 1, 2, 2), np.complex64), [0, 1], "images are complex64"),
+        (np.zeros((2, 1, 2, 2), np.float32), [0, 2], "labels are int64 0 to 2; .* in 0 to 1"),
+        (np.zeros((2, 1, 2, 2), np.float32), [0, -1], "labels are int64 -1 to 0"),
+        (np.zeros((2, 1, 2, 2), np.float32), [0.0, 0.7], "labels are float64"),
+        (np.zeros((2, 1, 0, 2), np.float32), [0, 1], r"images of shape \(2, 1, 0, 2\)"),
     ],
 )
 def test_what_is_no_site_of_images_is_refused(images: object, labels: list[int], match: str, tmp_path: Path) -> None:
     """The error names the site and what was seen."""
     with pytest.raises(DataError, match=match):
         write_image_site(tmp_path / "A", images, labels, label_names=NAMES)  # type: ignore[arg-type]  # on purpose
+    assert not (tmp_path / "A").exists()
+
+
+@pytest.mark.parametrize("ids", [["a", "a"], ["a", ""], [1, 2]])
+def test_ids_are_texts_and_each_another_one(ids: list[str], tmp_path: Path) -> None:
+    """What could be written but not be read again is refused."""
+    with pytest.raises(DataError, match="ids, label names and notes must be texts, and each id another one"):
+        write_image_site(tmp_path / "A", _pixels((2, 1, 2, 2)), [0, 1], label_names=NAMES, ids=ids)
 
 
 def test_a_folder_is_not_written_over(tmp_path: Path) -> None:

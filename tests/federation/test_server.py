@@ -164,3 +164,15 @@ def test_an_update_without_a_report_that_its_method_needs_is_unfit() -> None:
         server.check(_update("A", _w(1.0), 10))
     told = {"fednova": {name: torch.tensor(1.0, dtype=torch.float64) for name in ("a", "tau")}}
     server.check(Update("A", 1, _w(1.0), 10, 1, 1, told))
+
+
+def test_a_step_that_leaves_the_finite_numbers_changes_nothing() -> None:
+    """Finite updates, an absurd learning rate at the server: one error, and the model, round and memory stay."""
+    server = Server(parse_method("fedadam:lr=1e38"), Settings(rounds=3))
+    server.open([Survey("A", _w(2.0), frozenset("w"), 1, 1)])
+    before = server.state()
+    with pytest.raises(RoundError, match=r"round 1: the step of fedadam.* at the server left .*w has 1 non-finite"):
+        server.absorb([_update("A", _w(1e6), 10)])
+    assert server.round == 0
+    assert server.state().keys() == before.keys()
+    assert server.tensors["w"].item() == 2.0

@@ -186,7 +186,7 @@ def test_a_network_that_was_not_adapted_is_refused(view) -> None:
         ("moon:mu=-1", r"method moon: mu=-1\.0 must be a finite number of at least 0"),
         ("moon:tau=0", r"method moon: tau=0\.0 must be a finite number above 0"),
         ("moon:tau=inf", "method moon: tau=inf must be a finite number above 0"),
-        ("moon:dim=0", "method moon: dim=0 must be a whole number, 1 or more"),
+        ("moon:dim=1", "method moon: dim=1 must be a whole number, 2 or more"),
         ("moon:dim=1.5", "method moon: dim='1.5' must be int"),
         ("moon:variant=mine", "method moon: variant='mine' must be one of paper, official"),
     ],
