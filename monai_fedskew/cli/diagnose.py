@@ -34,7 +34,7 @@ def _own_options(command: F) -> F:
 @diagnose.command(short_help="cos(w x) at two clients: FedBN, figures 1 and 2.")
 @click.option("--scale", "scales", type=(float, float), default=(1.0, 2.0), show_default=True, help="Of x, by client.")
 @click.option("--w-true", type=float, default=2.0, show_default=True, help="The parameter to be found.")
-@click.option("--noise", type=click.FloatRange(0), default=0.1, show_default=True, help="On y, standard deviation.")
+@click.option("--noise", type=float, default=0.1, show_default=True, help="On y, standard deviation.")
 @click.option("--samples", type=click.IntRange(2), default=500, show_default=True, help="Examples a client.")
 @_own_options
 def toy(**given: Any) -> None:

@@ -87,6 +87,11 @@ def _of_site(models: RoundModels, name: str, asked: Asked, count: Counter) -> _F
         drawn = loss_landscape(objective, *directions, points=asked.points, reach=asked.reach, on_row=count)
     finally:
         client.close()
+    if lost := int((~drawn.losses.isfinite()).sum()):
+        raise ConfigError(
+            f"site {name}: the loss is not finite at {lost} of {drawn.losses.numel()} points up to --reach "
+            f"{asked.reach:g}; take a smaller one"
+        )
     return _Found(drawn, (first.value, second.value))
 
 

@@ -1,7 +1,6 @@
 """From a RUN folder to the models of a round at its sites, and fixed batches of each site's own training data."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from monai_fedskew.analysis.objective import Objective
+from monai_fedskew.cli.diagnose_record import Record, read_record
 from monai_fedskew.cli.execute import bundle_about
 from monai_fedskew.core.messages import Broadcast
 from monai_fedskew.core.method import Method
@@ -21,7 +21,7 @@ from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.client import Client, SiteSource
 from monai_fedskew.federation.server import Server
 from monai_fedskew.federation.settings import Settings
-from monai_fedskew.methods import parse_method
+from monai_fedskew.reports.fields import read_fields
 from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.locate import find_bundle
 from monai_fedskew.sites.pool import PooledSites
@@ -77,20 +77,20 @@ def open_round(run: Path, *, which: Literal["last", "best"], data: Path | None =
         data: folder of prepared sites, where they no longer lie where run.json says.
 
     Raises:
-        ConfigError: no RUN folder, or one of an engine, whose data are not here; a bundle that was changed.
+        ConfigError: no RUN folder, or one of an engine, whose data are not here, or of a partition; a changed bundle.
         DataError: a damaged file, or data that moved or were changed.
     """
-    about = _read(run)
+    record = read_record(run)
     last = checkpoint.latest(run)
     if last is None:
         raise ConfigError(f"{run}: holds no round yet (rounds/ is empty); run at least one")
     held = checkpoint.load(run, last)
-    method, settings = parse_method(about["method"]), Settings(**about["settings"])
+    method, settings = record.method, record.settings
     if which == "best":
         held = checkpoint.load(run, _best(run, settings, held))
     server = Server(method, settings)
     server.restore(held.server, round=held.round, sites=held.sites, parameters=held.parameters)
-    return RoundModels(method, settings, _sources(about, method, data), held.round, server.cast(), held.private)
+    return RoundModels(method, settings, _sources(record, data), held.round, server.cast(), held.private)
 
 
 def receive(client: Client, cast: Broadcast) -> None:
@@ -167,55 +167,29 @@ def _plain(value: Any) -> Any:
     return value.as_tensor() if hasattr(value, "as_tensor") else value  # MONAI's tensors carry metadata
 
 
-def _read(run: Path) -> dict[str, Any]:
-    path = run / "run.json"
-    if not path.is_file():
-        raise ConfigError(f"{run}: no RUN folder (no run.json); give what `fedskew simulate --out` wrote")
-    try:
-        about: dict[str, Any] = json.loads(path.read_text())
-        if "engine" in about and about["engine"]:
-            raise ConfigError(
-                f"{run}: was run on {about['engine']}; the data are at the sites, not here. Diagnose a run of "
-                "`fedskew simulate`"
-            )
-        for key in ("method", "settings", "overrides", "sites"):
-            about[key]
-        about["bundle"]["path"], about["bundle"]["sha256"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise DataError(f"{path}: cannot be read ({type(error).__name__}: {error}); run again") from error
-    return about
-
-
 def _best(run: Path, settings: Settings, held: checkpoint.Checkpoint) -> int:
     """Return a finished run's chosen round, whose score may be newer than the last checkpoint; else the best so far."""
     path = run / "summary.json"
     if settings.choose == "best" and path.is_file():
-        try:
-            return int(json.loads(path.read_text())["chosen_round"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DataError(f"{path}: cannot be read ({error}); resume the run, which writes it again") from error
+        return read_fields(path, "resume the run, which writes it again").whole("chosen_round")
     if held.best is None:
         raise ConfigError(f"{run}: no round was scored on validation data; use --round last")
     return held.best[0]
 
 
-def _sources(about: Mapping[str, Any], method: Method, data: Path | None) -> dict[str, SiteSource]:
-    bundle = Path(about["bundle"]["path"])
-    if not bundle.is_dir():
-        bundle = find_bundle(about["bundle"]["name"])
-    if bundle_about(bundle)["sha256"] != about["bundle"]["sha256"]:
+def _sources(record: Record, data: Path | None) -> dict[str, SiteSource]:
+    bundle = record.bundle if record.bundle.is_dir() else find_bundle(record.bundle_name)
+    if bundle_about(bundle)["sha256"] != record.bundle_sha256:
         raise ConfigError(
             f"bundle {bundle.name}: its configuration was changed since the run; put it back or run again"
         )
     found = {}
-    for name, one in about["sites"].items():
-        folder = Path(one["data"]) if data is None else data / name
+    for name, one in record.sites.items():
+        folder = one.data if data is None else data / name
         manifest = folder / "manifest.json"
         if not manifest.is_file():
             raise DataError(f"site {name}: no prepared data in {folder}; tell where they are now with --data FOLDER")
-        if hashlib.sha256(manifest.read_bytes()).hexdigest() != one["manifest_sha256"]:
+        if hashlib.sha256(manifest.read_bytes()).hexdigest() != one.manifest_sha256:
             raise DataError(f"site {name}: {folder} holds other data than the run had; give those with --data FOLDER")
-        found[name] = BundleSite(bundle, name, folder.resolve(), about["overrides"])
-    return {"pooled": PooledSites(tuple(found.values()))} if method.scope == "pooled" else dict(found)
+        found[name] = BundleSite(bundle, name, folder.resolve(), record.overrides)
+    return {"pooled": PooledSites(tuple(found.values()))} if record.method.scope == "pooled" else dict(found)

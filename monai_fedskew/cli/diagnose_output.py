@@ -83,10 +83,13 @@ def claimed(out: Path, *, force: bool) -> None:
     """See, before anything long is begun, that ``out`` may be written.
 
     Raises:
-        ConfigError: it is a file or not empty, and is not an older result that --force may replace.
+        ConfigError: it is a file, lies in one, or is not empty and not an older result that --force may replace.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; choose a folder")
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise ConfigError(f"--out {out}: {above} is a file, in which no folder can be made; choose another")
     if not out.is_dir() or not any(out.iterdir()):
         return
     if not force:
@@ -102,25 +105,33 @@ def publish(diagnosis: Diagnosis, out: Path) -> None:
     part = out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
+    try:
+        _write(diagnosis, part)
+        for path in (*part.iterdir(), part):
+            flush(path)
+        if out.exists():
+            shutil.rmtree(out)
+        part.rename(out)
+    except BaseException:  # also Ctrl-C
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    _tell(diagnosis, out)
+
+
+def _write(diagnosis: Diagnosis, folder: Path) -> None:
     pictures = {picture.name: _png(picture.figure) for picture in diagnosis.pictures}
     for name, data in pictures.items():
-        (part / f"{name}.png").write_bytes(data)
+        (folder / f"{name}.png").write_bytes(data)
     for sheet in diagnosis.sheets:
-        (part / f"{sheet.name}.csv").write_text(_csv(sheet))
+        (folder / f"{sheet.name}.csv").write_text(_csv(sheet))
     record = {
         "diagnosis": diagnosis.title,
         "settings": diagnosis.settings,
         "values": diagnosis.values,
         "notes": list(diagnosis.notes),
     }
-    (part / _RECORD).write_text(json.dumps(_plain(record), indent=1, default=str, allow_nan=False) + "\n")
-    (part / "index.html").write_text(_page(diagnosis, pictures))
-    for path in (*part.iterdir(), part):
-        flush(path)
-    if out.exists():
-        shutil.rmtree(out)
-    part.rename(out)
-    _tell(diagnosis, out)
+    (folder / _RECORD).write_text(json.dumps(_plain(record), indent=1, default=str, allow_nan=False) + "\n")
+    (folder / "index.html").write_text(_page(diagnosis, pictures))
 
 
 def _is_ours(out: Path) -> bool:

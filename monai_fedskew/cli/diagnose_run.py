@@ -63,7 +63,7 @@ def hessian(run: Path, which: Literal["last", "best"], data: Path | None, out: P
 @_run_options
 @click.option("--site", "sites", multiple=True, help="Only these sites. Repeatable.  [all]")
 @click.option("--points", type=click.IntRange(3), default=41, show_default=True, help="Along each axis; odd.")
-@click.option("--reach", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
+@click.option("--reach", type=float, default=1.0, show_default=True,
               help="Half the side of the square, in units of length in weight space.")  # fmt: skip
 def landscape(
     run: Path, which: Literal["last", "best"], data: Path | None, out: Path, force: bool, **given: Any
@@ -75,8 +75,10 @@ def landscape(
     from monai_fedskew.cli.diagnose_landscape import Asked, landscape_diagnosis
     from monai_fedskew.cli.diagnose_models import open_round
     from monai_fedskew.cli.diagnose_output import claimed, publish
+    from monai_fedskew.core.ranges import require_number
     from monai_fedskew.errors import ConfigError
 
+    require_number("diagnose landscape", "--reach", given["reach"], least=1e-6, most=1e6)
     if given["points"] % 2 == 0:
         raise ConfigError(f"--points {given['points']} must be odd, so that the model as it is lies in the middle")
     claimed(out, force=force)

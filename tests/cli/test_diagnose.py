@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from monai_fedskew.cli.diagnose_models import draw_batches, objective_of, open_round
+from monai_fedskew.cli.diagnose_output import Diagnosis, Picture, Sheet, publish
 from monai_fedskew.cli.main import main
 from monai_fedskew.data.synthetic import write_synthetic_study
 
@@ -171,7 +172,7 @@ def test_what_is_no_run_or_no_longer_there_is_told(
     write(bundle={**about["bundle"], "sha256": "0"})
     assert "its configuration was changed since the run" in _fails(call, 2, capsys)
     (run / "run.json").write_text("{}")
-    assert "cannot be read" in _fails(call, 1, capsys)
+    assert "run.json: lacks the key 'bundle'; remove this run's folder and run it again" in _fails(call, 1, capsys)
     write()
     assert "--only conv: site EAST has no such parameter" in _fails([*call, "--only", "conv"], 2, capsys)
     call[1] = "landscape"
@@ -180,6 +181,100 @@ def test_what_is_no_run_or_no_longer_there_is_told(
     shutil.rmtree(run / "rounds")
     assert "holds no round yet" in _fails(call, 2, capsys)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"settings": 5}, "settings must be an object, seen '5'"),
+        ({"settings": {"rounds": "x"}}, "settings are no settings of a run (rounds='x' must be a whole number"),
+        ({"settings": {"round": 1}}, "settings are no settings of a run"),
+        ({"method": 5}, "method must be a text, seen '5'"),
+        ({"method": "fedwhat"}, "method is 'fedwhat' ("),
+        ({"overrides": 7}, "overrides must be an object, seen '7'"),
+        ({"sites": {}}, "sites must be an object with a site, seen '{}'"),
+        ({"sites": {"EAST": 5}}, "sites.EAST must be an object, seen '5'"),
+        ({"sites": {"../EAST": {}}}, "a key of sites is '../EAST': "),
+        ({"bundle": {"path": 5, "name": "a", "sha256": "0"}}, "bundle.path must be a text, seen '5'"),
+        ({"partition": 5}, "partition must be an object, seen '5'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_a_damaged_record_is_told_by_file_key_and_value(
+    changes: dict[str, Any], told: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line each, before anything is computed."""
+    about = json.loads((runs["fedavg"] / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**about, **changes}))
+    (tmp_path / "rounds").symlink_to(runs["fedavg"] / "rounds")
+    error = _fails(["diagnose", "hessian", str(tmp_path), "--out", str(tmp_path / "out")], 1, capsys)
+    assert f"{tmp_path / 'run.json'}: {told}" in error
+
+
+@pytest.mark.parametrize("command", ["hessian", "landscape"])
+def test_a_run_of_a_partition_is_refused(
+    command: str, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its clients are no prepared sites; the line names the partition that run.json records."""
+    run = tmp_path / "run"
+    call = ["simulate", "abide_connectome", "--data", str(prepared), "--method", "fedavg", "--rounds", "1"]
+    call += ["--set", f"in_features={FEATURES}", "--partition", "homogeneous", "--clients", "2", "--choose", "last"]
+    main([*call, "--out", str(run)])
+    capsys.readouterr()
+    error = _fails(["diagnose", command, str(run), "--out", str(tmp_path / "out")], 2, capsys)
+    assert "its 2 clients hold rows dealt by --partition homogeneous" in error
+
+
+@pytest.mark.parametrize("reach", ["inf", "nan", "1e300", "0"])
+def test_a_reach_that_cannot_be_is_refused_before_any_work(
+    reach: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even before RUN is read."""
+    call = ["diagnose", "landscape", str(tmp_path / "none"), "--out", str(tmp_path / "out"), "--reach", reach]
+    assert f"--reach={float(reach)} must be a number of at least 1e-06 and at most" in _fails(call, 2, capsys)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        (["--scale", "inf", "1"], "scale=inf"),
+        (["--noise", "nan"], "noise=nan"),
+        (["--noise", "-1"], "noise=-1.0"),
+        (["--w-true", "1e300"], "w_true=1e+300"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_toy_numbers_that_cannot_be_are_told(
+    option: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line with the value, and nothing is left."""
+    call = ["diagnose", "toy", "--samples", "4", "--out", str(tmp_path / "out"), *option]
+    assert f"toy: {told} must be a number" in _fails(call, 2, capsys)
+    assert not any(tmp_path.iterdir())
+
+
+def test_out_inside_a_file_is_found_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """However deep below the file; RUN is not looked at."""
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "out", tmp_path / "file" / "deep" / "out"):
+        error = _fails(["diagnose", "hessian", str(tmp_path / "none"), "--out", str(out)], 2, capsys)
+        assert f"--out {out}: {tmp_path / 'file'} is a file" in error
+
+
+def test_a_failure_to_write_leaves_nothing_beside_out(tmp_path: Path) -> None:
+    """A figure that cannot be drawn: the half-written folder is cleared away."""
+
+    class Broken:
+        def savefig(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("no figure")
+
+    figure: Any = Broken()
+    sheets = [Sheet("one", "One", ("a",), [(1,)])]
+    diagnosis = Diagnosis("T", "S", {}, {}, sheets, [Picture("p", figure, "P")])
+    with pytest.raises(RuntimeError, match="no figure"):
+        publish(diagnosis, tmp_path / "out")
+    assert not any(tmp_path.iterdir())
 
 
 def test_moved_data_are_found_with_data(runs: dict[str, Path], prepared: Path, tmp_path: Path) -> None:
