@@ -95,7 +95,7 @@ class Site:
 
     def examples(self) -> Iterator[Tensor]:
         """Yield clean training inputs, (B, C, ...) at most 1024 at once, in a fixed order."""
-        return (images for images, in self._clean(CommonKeys.IMAGE))
+        return (images for (images,) in self._clean(CommonKeys.IMAGE))
 
     def labelled_examples(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of ``examples`` with their labels (B, ...)."""
