@@ -22,7 +22,7 @@ _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 _LEAST = 1e-3  # norm that weights are at least taken for, so that weights of 0 can leave it
 
 
-def fedwon(clip: float | None = 1.28, gain: float = 1.0) -> Method:
+def fedwon(clip: float | None = 1.28, gain: float = 1.7129) -> Method:
     """Remove every normalisation layer, standardise the weights of convolutions and clip gradients by their layer.
 
     Each convolution uses W' = g (W - mean) / (std sqrt(N)), mean and std over the N weights of an output channel, g a
@@ -41,14 +41,15 @@ def fedwon(clip: float | None = 1.28, gain: float = 1.0) -> Method:
 
     Args:
         clip: lambda of the clipping, above 0; reported are 0.01 to 1.28, less for small batches. None leaves it out.
-        gain: first value of g, above 0. sqrt(2 / (1 - 1/pi)) = 1.7129 keeps the variance through ReLU layers, which
-            networks deeper than the paper's can need.
+        gain: first value of g, above 0. sqrt(2 / (1 - 1/pi)) = 1.7129 keeps the variance through ReLU layers (Brock et
+            al. 2021, arXiv 2101.08692); with 1, which some code takes, a network's outputs fade from layer to layer.
+            U-shaped residual networks can need less.
 
     Raises:
         ConfigError: a value out of range; or, when it meets a network, no convolution.
 
     >>> fedwon(clip=0.64).parts
-    (NormFree(clip=0.64, gain=1.0),)
+    (NormFree(clip=0.64, gain=1.7129),)
     """
     if clip is not None:
         require_number("method fedwon", "clip", clip, above=0)
