@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from monai_fedskew.errors import DataError
+from monai_fedskew.transforms.deployed import change_inputs, read_entries
 
 __all__ = ["AmplitudeBatch", "AmplitudeNormaliser", "band_count", "mean_amplitude"]
 
@@ -180,11 +180,7 @@ class AmplitudeBatch:
     """
 
     def __init__(self, file: str | Path) -> None:
-        if not Path(file).is_file():
-            raise DataError(f"{file}: no such file; it holds the amplitudes the model was trained with")
-        tensors = load_file(str(file))
-        if lacks := sorted({"amplitude", "size", "band"} - set(tensors)):
-            raise DataError(f"{file}: lacks {' and '.join(lacks)}; export the site again")
+        tensors = read_entries(file, {"amplitude", "size", "band"}, "amplitudes")
         band = float(tensors["band"])
         size = tensors["size"].tolist() if band else ()
         self._normalise = AmplitudeNormaliser(tensors["amplitude"], size, band)
@@ -199,8 +195,4 @@ class AmplitudeBatch:
         """Return inputs and targets; MONAI passes further keyword arguments of the device transfer through."""
         from monai.engines.utils import default_prepare_batch  # here: a server has no use for MONAI
 
-        prepared = default_prepare_batch(batchdata, device, non_blocking, **kwargs)
-        if isinstance(prepared, Tensor):
-            return self._normalise(prepared)
-        inputs, *rest = prepared
-        return (self._normalise(inputs), *rest)
+        return change_inputs(default_prepare_batch(batchdata, device, non_blocking, **kwargs), self._normalise)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from monai_fedskew.errors import DataError
+from monai_fedskew.transforms.deployed import change_inputs, read_entries
 from monai_fedskew.transforms.reuse import ReusedMemory
 from monai_fedskew.transforms.statistics import SiteStatistics, require_comparable
 
@@ -120,12 +120,7 @@ class NormaliseBatch:
     """
 
     def __init__(self, file: str | Path) -> None:
-        if not Path(file).is_file():
-            raise DataError(f"{file}: no such file; it holds the mean and std the model was trained with")
-        tensors = load_file(str(file))
-        lacks = sorted({"mean", "std"} - set(tensors))
-        if lacks:
-            raise DataError(f"{file}: lacks {' and '.join(lacks)}; export the site again")
+        tensors = read_entries(file, {"mean", "std"}, "mean and std")
         self._normalise = SiteNormaliser(tensors["mean"], tensors["std"])
 
     def __call__(
@@ -138,8 +133,4 @@ class NormaliseBatch:
         """Return inputs and targets; MONAI passes further keyword arguments of the device transfer through."""
         from monai.engines.utils import default_prepare_batch  # here: a server has no use for MONAI
 
-        prepared = default_prepare_batch(batchdata, device, non_blocking, **kwargs)
-        if isinstance(prepared, Tensor):
-            return self._normalise(prepared)
-        inputs, *rest = prepared
-        return (self._normalise(inputs), *rest)
+        return change_inputs(default_prepare_batch(batchdata, device, non_blocking, **kwargs), self._normalise)
