@@ -26,6 +26,8 @@ EVERY = [
     "fixbn:warmup=1",
 ]
 
+SENDING = [text for text in EVERY if "pooled" not in text]  # the pooled baseline sends no messages between sites
+
 # A setting that must change no bit of FedAvg on the same adapted network.
 NEUTRAL = {
     "fedprox": "fedprox:mu=0",

@@ -14,7 +14,7 @@ Variant = Literal["paper", "official"]  # as the paper has it, or as the authors
 def require_number(
     what: str,
     name: str,
-    value: float,
+    value: float | None,
     *,
     least: float | None = None,
     above: float | None = None,
@@ -34,9 +34,9 @@ def require_number(
 
     >>> require_number("method moon", "mu", 1.0, least=0)
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if (
-        is_number
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
         and -math.inf < value < math.inf
         and (least is None or value >= least)
         and (above is None or value > above)

@@ -1,13 +1,14 @@
 """One pool of samples dealt to many clients: by labels in unequal shares (Dirichlet), or evenly."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from monai_fedskew.core.ranges import require_number
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["Partition", "dirichlet_partition", "homogeneous_partition", "parse_partition"]
@@ -44,7 +45,7 @@ class Partition:
         if self.kind == "homogeneous" and self.alpha is not None:
             raise ConfigError(f"partition homogeneous: takes no alpha, got {self.alpha!r}")
         if self.kind == "dirichlet":
-            _require_alpha(self.alpha)
+            require_number("partition dirichlet", "alpha", self.alpha, above=0)
 
     @property
     def text(self) -> str:
@@ -131,7 +132,7 @@ def dirichlet_partition(
         >>> sum(len(part) for part in parts), min(len(part) for part in parts) >= 10
         (100, True)
     """
-    _require_alpha(alpha)
+    require_number("partition dirichlet", "alpha", alpha, above=0)
     if min_samples < 1:
         raise ConfigError(f"min_samples={min_samples} must be at least 1")
     units = _Units.of(labels, groups, n_clients)
@@ -244,9 +245,3 @@ def _dirichlet_owners(
         owners[shuffled] = np.searchsorted(ends, np.arange(len(shuffled)), side="right")
         held += np.bincount(owners[shuffled], sizes, minlength=n_clients).astype(np.int64)
     return owners
-
-
-def _require_alpha(alpha: Sequence[float] | float | None) -> None:
-    is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-    if not is_number or not (math.isfinite(alpha) and alpha > 0):  # type: ignore[arg-type,operator]  # checked above
-        raise ConfigError(f"partition dirichlet: alpha={alpha!r} must be a finite number above 0")

@@ -84,7 +84,7 @@ def measure_cost(method: Method, source: SiteSource, settings: Settings) -> Cost
             update = client.fit(cast)
     except FedSkewError as error:
         text = str(error)
-        raise type(error)(text if name in text else f"site {name}: {text}") from error
+        raise type(error)(text if f"site {name}" in text else f"site {name}: {text}") from error
     except Exception as error:  # whatever the site's own code finds wrong
         reason = f"{type(error).__name__}: {error}"
         raise RoundError(f"site {name}: two steps of {method.name} to measure its cost: {reason}") from error

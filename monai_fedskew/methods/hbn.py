@@ -30,8 +30,8 @@ def hbn(momentum: float = 1.0, variant: Variant = "paper") -> Method:
     m = sum_k p_k m_k, v = sum_k p_k (v_k + (m_k - m)^2), which counts what lies between sites. p_k are the run's
     weights. So the statistics a model is evaluated with are those of the model one round before it: this is for rounds
     of few steps. The authors' code measures once more before each test, an exchange of its own that a round does not
-    have here. (Measuring with what the local steps leave was tried on one seed: better on ABIDE, with hundreds of
-    steps a round, and much worse on digits, with fifteen.)
+    have here. (Measuring with what the local steps leave was tried on one seed: better on ABIDE, with some 40 to
+    200 steps a round, and much worse on digits, with fifteen.)
 
     A site measures during its first local epoch, over the very batches it trains on, as they are normalised: one
     more forward pass a batch. Only the means of a channel leave the site, as with batch norm. A batch of one
