@@ -1,8 +1,10 @@
 """The diagnoses that need no data: toy, gram and synthetic, from numbers to tables and figures."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from monai_fedskew.analysis import gram, synthetic, toy
 from monai_fedskew.analysis.plots import plot_gram, plot_synthetic, plot_toy_curves, plot_toy_surface
@@ -12,6 +14,8 @@ from monai_fedskew.cli.progress import bar
 __all__ = ["gram_diagnosis", "synthetic_diagnosis", "toy_diagnosis"]
 
 _MARGIN = 1e-3  # a loss lower by less is called equal
+_SAMPLED = 100_000  # vectors that the closed form is checked with
+_DIMENSION, _HIDDEN, _ALPHA, _RATE = 10, 100, 10.0, 1e-5  # of the paper's synthetic experiment
 
 
 def toy_diagnosis(*, scales: tuple[float, float], w_true: float, noise: float, samples: int, seed: int) -> Diagnosis:
@@ -82,22 +86,9 @@ def gram_diagnosis(
         draws=draws, points=points, dimension=dimension, correlation=correlation, alpha=alpha, seed=seed
     )
     inputs, _ = gram.gaussian_clients(points=points, dimension=dimension, correlation=correlation, seed=seed)
-    sampled, error = gram.monte_carlo_gram(inputs[:20], alpha=alpha, seed=seed)
+    sampled, error = gram.monte_carlo_gram(inputs[:20], draws=_SAMPLED, alpha=alpha, seed=seed)
     deviations = ((gram.gram_matrix(inputs[:20], alpha=alpha) - sampled).abs() / error).flatten()
-    equal = gram.compare(*gram.equality_example(), alpha=alpha)
-    rows = [
-        (
-            str(number),
-            draw.fedavg.smallest,
-            draw.fedbn.smallest,
-            draw.fedbn.smallest / draw.fedavg.smallest if draw.fedavg.smallest > 0 else None,
-            draw.fedavg.condition,
-            draw.fedbn.condition,
-            draw.slack,
-        )
-        for number, draw in enumerate([*found, equal], start=1)
-    ]
-    rows[-1] = ("equality example", *rows[-1][1:])
+    rows = _gram_rows([*found, gram.compare(*gram.equality_example(), alpha=alpha)])
     ratios = [row[3] for row in rows[:-1] if row[3] is not None]
     columns = ("draw", "smallest of G", "of G*", "ratio", "condition of G", "of G*", "interlacing slack")
     spectra = torch.stack([found[0].fedavg.eigenvalues, found[0].fedbn.eigenvalues], dim=1).tolist()
@@ -106,8 +97,8 @@ def gram_diagnosis(
         title="Gram matrices of FedAvg and FedBN",
         summary=(
             f"lambda_min(G*) / lambda_min(G): {said} over {draws} draws; interlacing holds in all. Closed form against "
-            f"sampling (100,000 draws): mean deviation {float(deviations.mean()):.2f} standard errors (0.80 expected), "
-            f"largest {float(deviations.max()):.1f}."
+            f"sampling ({_SAMPLED:,} draws): mean deviation {float(deviations.mean()):.2f} standard errors (0.80 "
+            f"expected), largest {float(deviations.max()):.1f}."
         ),
         settings={
             "draws": draws,
@@ -137,34 +128,16 @@ def gram_diagnosis(
 
 def synthetic_diagnosis(*, repeats: int, samples: int, correlation: float, shorten: int, seed: int) -> Diagnosis:
     """FedAvg and FedBN on Gaussians in four settings."""
-    data = [synthetic.draw_data(samples=samples, correlation=correlation, seed=seed + k) for k in range(repeats)]
-    networks = [synthetic.draw_network(seed=seed + k) for k in range(repeats)]
-    stacked = {name: torch.stack([network[name] for network in networks]) for name in networks[0]}
-    inputs, labels = torch.stack([one[0] for one in data]), data[0][1]
+    seeds = range(seed, seed + repeats)
+    data = [
+        synthetic.draw_data(samples=samples, dimension=_DIMENSION, correlation=correlation, seed=one) for one in seeds
+    ]
     cases = [
         synthetic.Case(case.reduction, case.local_epochs, max(1, case.rounds // shorten)) for case in synthetic.CASES
     ]
-    steps, done, curves = sum(case.rounds * case.local_epochs for case in cases), 0, []
-    with bar("training", steps, has_lines=True) as advance:
-        for case in cases:
-
-            def on_round(case: synthetic.Case = case) -> None:
-                nonlocal done
-                done += case.local_epochs
-                advance(done, f"{case.reduction}, E = {case.local_epochs}")
-
-            curves.append(synthetic.train(case, inputs, labels, stacked, on_round=on_round))
+    curves = _train(cases, torch.stack([one[0] for one in data]), data[0][1], seeds)
     rows = [row for case, found in zip(cases, curves, strict=True) for row in _ends(case, found)]
     columns = ("loss", "E", "rounds", "measured in", "client", "fedavg", "fedbn", "fedavg - fedbn", "spread")
-    lines = [
-        (case.reduction, case.local_epochs, int(round), kind, method, client + 1, repeat, float(value))
-        for case, found in zip(cases, curves, strict=True)
-        for kind, losses in (("training", found.training), ("evaluation", found.evaluation))
-        for repeat, of_repeat in enumerate(losses)
-        for method, of_method in zip(synthetic.METHODS, of_repeat, strict=True)
-        for client, of_client in enumerate(of_method)
-        for round, value in zip(found.rounds, of_client, strict=True)
-    ]
     worst = max(rows, key=lambda row: row[7] / row[5])
     return Diagnosis(
         title="Synthetic: two clients of Gaussians",
@@ -178,10 +151,10 @@ def synthetic_diagnosis(*, repeats: int, samples: int, correlation: float, short
             "correlation": correlation,
             "shorten": shorten,
             "seed": seed,
-            "learning rate": 1e-5,
-            "hidden": 100,
-            "dimension": 10,
-            "alpha": 10,
+            "learning rate": _RATE,
+            "hidden": _HIDDEN,
+            "dimension": _DIMENSION,
+            "alpha": _ALPHA,
         },
         values={"ends": [dict(zip(columns, row, strict=True)) for row in rows]},
         sheets=[
@@ -195,7 +168,7 @@ def synthetic_diagnosis(*, repeats: int, samples: int, correlation: float, short
                 "curves",
                 "All curves",
                 ("loss", "E", "round", "measured in", "method", "client", "repeat", "cross-entropy"),
-                lines,
+                _lines(cases, curves),
                 is_long=True,
             ),
         ],
@@ -208,6 +181,53 @@ def synthetic_diagnosis(*, repeats: int, samples: int, correlation: float, short
         ],
         notes=synthetic.NOTES,
     )
+
+
+def _gram_rows(draws: Sequence[gram.GramDraw]) -> list[tuple[Any, ...]]:
+    """A row for each draw; the last is the example of equality."""
+    rows = [
+        (
+            str(number),
+            draw.fedavg.smallest,
+            draw.fedbn.smallest,
+            draw.fedbn.smallest / draw.fedavg.smallest if draw.fedavg.smallest > 0 else None,
+            draw.fedavg.condition,
+            draw.fedbn.condition,
+            draw.slack,
+        )
+        for number, draw in enumerate(draws, start=1)
+    ]
+    return [*rows[:-1], ("equality example", *rows[-1][1:])]
+
+
+def _train(cases: Sequence[synthetic.Case], inputs: Tensor, labels: Tensor, seeds: range) -> list[synthetic.Curves]:
+    """Train all repeats in every setting, with a bar."""
+    networks = [synthetic.draw_network(dimension=_DIMENSION, hidden=_HIDDEN, alpha=_ALPHA, seed=one) for one in seeds]
+    stacked = {name: torch.stack([network[name] for network in networks]) for name in networks[0]}
+    done, curves = 0, []
+    with bar("training", sum(case.rounds * case.local_epochs for case in cases), has_lines=True) as advance:
+        for case in cases:
+
+            def on_round(case: synthetic.Case = case) -> None:
+                nonlocal done
+                done += case.local_epochs
+                advance(done, f"{case.reduction}, E = {case.local_epochs}")
+
+            curves.append(synthetic.train(case, inputs, labels, stacked, lr=_RATE, on_round=on_round))
+    return curves
+
+
+def _lines(cases: Sequence[synthetic.Case], curves: Sequence[synthetic.Curves]) -> list[tuple[Any, ...]]:
+    """Every point of every curve."""
+    return [
+        (case.reduction, case.local_epochs, int(round), kind, method, client + 1, repeat, float(value))
+        for case, found in zip(cases, curves, strict=True)
+        for kind, losses in (("training", found.training), ("evaluation", found.evaluation))
+        for repeat, of_repeat in enumerate(losses)
+        for method, of_method in zip(synthetic.METHODS, of_repeat, strict=True)
+        for client, of_client in enumerate(of_method)
+        for round, value in zip(found.rounds, of_client, strict=True)
+    ]
 
 
 def _count(clients: tuple[toy.ToyClient, ...]) -> tuple[float, float, float]:
