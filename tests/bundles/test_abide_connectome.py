@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from monai.bundle import ConfigWorkflow, ckpt_export, verify_metadata, verify_net_in_out
+from bundle_checks import require_monai_checks
+from monai.bundle import ConfigWorkflow
 from safetensors.torch import load_file
 
 from monai_fedskew.data.synthetic import write_synthetic_study
-from monai_fedskew.networks import ConnectomeMLP, save_weights
+from monai_fedskew.networks import ConnectomeMLP
 from monai_fedskew.sites.locate import find_bundle
 from monai_fedskew.sites.scaffold import copy_bundle, new_bundle
 
-SCHEMA = Path(__file__).parent / "meta_schema.json"
 CONFIGS = find_bundle("abide_connectome") / "configs"
 
 
@@ -119,15 +119,7 @@ def test_missing_data_show_the_absolute_path(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # ckpt_export goes through torch.jit
 def test_monai_checks_pass(tmp_path: Path) -> None:
     """verify_metadata, verify_net_in_out and ckpt_export run through, with no network connection."""
-    meta, model = str(CONFIGS / "metadata.json"), save_weights(ConnectomeMLP(), tmp_path / "model.pt")
-    verify_metadata(meta_file=meta, filepath=str(SCHEMA))
-    for name in ("train", "inference"):
-        verify_net_in_out("network_def", meta_file=meta, config_file=str(CONFIGS / f"{name}.yaml"), device="cpu")
-    ckpt_export(
-        "network_def", filepath=str(tmp_path / "model.ts"), ckpt_file=str(model), meta_file=meta,
-        config_file=str(CONFIGS / "inference.yaml"),
-    )  # fmt: skip
-    assert (tmp_path / "model.ts").is_file()
+    require_monai_checks(CONFIGS, ConnectomeMLP(), tmp_path)
 
 
 @pytest.mark.parametrize("names", [("train",), ("train", "evaluate"), ("inference",)])

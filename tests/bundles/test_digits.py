@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from monai.bundle import ConfigWorkflow, ckpt_export, verify_metadata, verify_net_in_out
+from bundle_checks import require_monai_checks
+from monai.bundle import ConfigWorkflow
 
 from monai_fedskew.cli.main import main
 from monai_fedskew.data.images import write_image_site
-from monai_fedskew.networks import DigitsCNN, save_weights
+from monai_fedskew.networks import DigitsCNN
 from monai_fedskew.sites.locate import find_bundle
 from monai_fedskew.sites.scaffold import new_bundle
 
-SCHEMA = Path(__file__).parent / "meta_schema.json"
 CONFIGS = find_bundle("digits") / "configs"
 
 
@@ -38,15 +38,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # ckpt_export goes through torch.jit
 def test_monai_checks_pass(tmp_path: Path) -> None:
     """verify_metadata, verify_net_in_out and ckpt_export run through, with no network connection."""
-    meta, model = str(CONFIGS / "metadata.json"), save_weights(DigitsCNN(), tmp_path / "model.pt")
-    verify_metadata(meta_file=meta, filepath=str(SCHEMA))
-    for name in ("train", "inference"):
-        verify_net_in_out("network_def", meta_file=meta, config_file=str(CONFIGS / f"{name}.yaml"), device="cpu")
-    ckpt_export(
-        "network_def", filepath=str(tmp_path / "model.ts"), ckpt_file=str(model), meta_file=meta,
-        config_file=str(CONFIGS / "inference.yaml"),
-    )  # fmt: skip
-    assert (tmp_path / "model.ts").is_file()
+    require_monai_checks(CONFIGS, DigitsCNN(), tmp_path)
 
 
 @pytest.mark.parametrize("names", [("train",), ("train", "evaluate"), ("inference",)])
