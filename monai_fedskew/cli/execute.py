@@ -269,7 +269,7 @@ def _about(spec: RunSpec, method: Method, sources: Mapping[str, BundleSite]) -> 
             "data": str(source.data),
             "manifest_sha256": digest,
             "samples": manifest.n_rows,
-            "subjects": len(manifest.subjects),
+            "subjects": manifest.n_groups,
             "summary": dict(manifest.summary),
         }
     return {

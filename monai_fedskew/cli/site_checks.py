@@ -50,7 +50,7 @@ def _data(file: SiteFile) -> Iterator[Line]:
     except FedSkewError as error:
         yield False, f"data: {error}"
         return
-    yield True, f"data: {file.data}, {manifest.n_rows} samples of {len(manifest.subjects)} subjects, as prepared"
+    yield True, f"data: {file.data}, {manifest.n_rows} samples of {manifest.n_groups} subjects, as prepared"
 
 
 def _names(file: SiteFile) -> Iterator[Line]:

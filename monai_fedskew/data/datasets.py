@@ -42,8 +42,8 @@ class ConnectomeDataset(Dataset[dict[str, Tensor]]):
         folder, site, n_classes, n_features: of the site.
         rows: row number in ``vectors.npy`` of each sample, shape (n,).
         labels: class of each sample, int64, shape (n,).
-        groups: index of each sample's subject within the site, shape (n,).
-        subject_ids: id of each sample's subject, shape (n,).
+        groups: number of each sample's group within the site, shape (n,): a subject, or the patient of several images.
+        subject_ids: id of each sample's subject, of images that of its group, shape (n,).
 
     Raises:
         ConfigError: unknown split, or a feature count the network does not take.
@@ -90,20 +90,17 @@ class ConnectomeDataset(Dataset[dict[str, Tensor]]):
         self.site = manifest.site
         self.n_classes = len(manifest.label_names)
         self.n_features = manifest.n_features
-        self._names = np.array([subject.id for subject in manifest.subjects])
+        names = np.array([subject.id for subject in manifest.subjects])
         of_row = np.asarray(manifest.row_subjects)
-        self.rows: NDArray[np.int64] = np.flatnonzero(np.isin(self._names, list(chosen))[of_row])
-        self.groups: NDArray[np.int64] = of_row[self.rows]
+        self.rows: NDArray[np.int64] = np.flatnonzero(np.isin(names, list(chosen))[of_row])
+        self.groups: NDArray[np.int64] = manifest.row_groups[self.rows]
+        people = [subject.group if manifest.kind == "image" else subject.id for subject in manifest.subjects]
+        self.subject_ids: NDArray[np.str_] = np.array(people)[of_row[self.rows]]
         self.labels: NDArray[np.int64] = np.asarray(manifest.labels, np.int64)[self.rows]
         self._row_index, self._label_values = torch.from_numpy(self.rows), torch.from_numpy(self.labels)
         self._series: SiteManifest | None = manifest if manifest.store == "series" else None
         self._table: Tensor | None = None
         self._scans: ScanCache | None = None
-
-    @property
-    def subject_ids(self) -> NDArray[np.str_]:
-        """Id of the subject of each sample."""
-        return self._names[self.groups]
 
     def __len__(self) -> int:
         return len(self.rows)

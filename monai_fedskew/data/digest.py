@@ -5,14 +5,14 @@ array, and is no protection against somebody who forges one.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Digest", "array_digest", "row_blocks"]
+__all__ = ["Digest", "array_digest", "files_digest", "row_blocks"]
 
 _BLOCK_BYTES = 2**23
 
@@ -46,6 +46,19 @@ def array_digest(array: npt.NDArray[Any]) -> str:
     digest = Digest()
     for _, rows in row_blocks(array):
         digest.add(rows)
+    return digest.text
+
+
+def files_digest(sources: Mapping[str, str]) -> str:
+    """Return the digest of files by the SHA-256 of each; the order does not matter.
+
+    Example:
+        >>> files_digest({"a.png": "00"}) == files_digest({"a.png": "01"})
+        False
+    """
+    digest = Digest()
+    for name, sha256 in sorted(sources.items()):
+        digest.add(memoryview(f"{name} {sha256}\n".encode()))
     return digest.text
 
 

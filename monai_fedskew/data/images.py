@@ -1,93 +1,16 @@
-"""Images of one site, all of one size: written as the rows of a prepared site, read back as whole batches."""
+"""Images of one site, all of one size, read as whole batches."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from monai_fedskew.core.ranges import require_whole
 from monai_fedskew.data.datasets import ConnectomeDataset, SplitName
-from monai_fedskew.data.manifest import SiteManifest, Subject, read_manifest, require_site_name, write_manifest
+from monai_fedskew.data.manifest import read_manifest
 from monai_fedskew.errors import ConfigError, DataError
 
-__all__ = ["ImageDataset", "write_image_site"]
-
-
-def write_image_site(
-    folder: str | Path,
-    images: NDArray[np.float32],
-    labels: ArrayLike,
-    *,
-    label_names: Sequence[str],
-    ids: Sequence[str] | None = None,
-    notes: Mapping[str, str] | None = None,
-) -> Path:
-    """Write a prepared site of images, one a subject.
-
-    Args:
-        folder: receives ``manifest.json`` and ``vectors.npy``; its name is the site's.
-        images: (N, C, *spatial) finite numbers, stored as float32.
-        labels: (N,) class of each image, 0 .. classes - 1.
-        label_names: name of each class.
-        ids: what no split may cut apart, one an image; by default each image by its number.
-        notes: where the images come from, in words.
-
-    Returns:
-        The folder.
-
-    Raises:
-        DataError: the folder exists, sizes do not fit, a value is not finite, or the name cannot be a site's.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as out:
-        ...     site = write_image_site(f"{out}/A", np.zeros((4, 1, 2, 2), np.float32), [0, 1, 0, 1], label_names="ab")
-        ...     ImageDataset(site, "all").__getitems__([0, 3])["image"].shape
-        torch.Size([2, 1, 2, 2])
-    """
-    folder, classes = Path(folder), np.asarray(labels)
-    require_site_name(folder.name, f"{folder}: the name of a folder")
-    names = [f"{number:06d}" for number in range(len(images))] if ids is None else list(ids)
-    if folder.exists():
-        raise DataError(f"{folder.absolute()} exists; give a new folder")
-    if images.ndim < 3 or not images.size or classes.shape != (len(images),) or len(names) != len(images):
-        raise DataError(
-            f"site {folder.name}: images of shape {images.shape}, {classes.size} labels and {len(names)} ids; "
-            "(N, C, *spatial) images and one label and id each are needed"
-        )
-    if not np.issubdtype(classes.dtype, np.integer) or classes.min() < 0 or classes.max() >= len(label_names):
-        raise DataError(
-            f"site {folder.name}: labels are {classes.dtype} {classes.min()!s} to {classes.max()!s}; they must be "
-            f"whole numbers in 0 to {len(label_names) - 1}, one for each of the {len(label_names)} label names"
-        )
-    texts = [*names, *label_names, *(notes or {}).values()]
-    if not all(isinstance(text, str) and text for text in texts) or len(set(names)) < len(names):
-        raise DataError(f"site {folder.name}: ids, label names and notes must be texts, and each id another one")
-    if np.iscomplexobj(images):
-        raise DataError(f"site {folder.name}: images are {images.dtype}; store their parts as channels")
-    with np.errstate(over="ignore"):
-        pixels = images.astype(np.float32)
-    if not np.isfinite(pixels).all():
-        raise DataError(f"site {folder.name}: {int((~np.isfinite(pixels)).sum())} pixels are not finite in float32")
-    people = tuple(Subject(name, int(classes[k]), k, k + 1) for k, name in enumerate(names))
-    manifest = SiteManifest(
-        site=folder.name,
-        label_names=tuple(label_names),
-        kind="image",
-        regions=(),
-        features=(),
-        subjects=people,
-        summary={"mean": float(pixels.mean()), "std": float(pixels.std()), "images": float(len(pixels))},
-        notes=dict(notes or {}),
-        shape=tuple(images.shape[1:]),
-    )
-    folder.mkdir(parents=True)
-    np.save(folder / "vectors.npy", pixels.reshape(len(pixels), -1))
-    write_manifest(folder, manifest)
-    return folder
+__all__ = ["ImageDataset"]
 
 
 class ImageDataset(ConnectomeDataset):
@@ -109,7 +32,14 @@ class ImageDataset(ConnectomeDataset):
         ConfigError: an unknown split, less than 1 channel, or another number than stored where that is not one.
         DataError: the folder holds no prepared site of images.
 
-    See `write_image_site` for an example.
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from monai_fedskew.data.image_sites import write_image_site
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     site = write_image_site(f"{out}/A", np.zeros((4, 1, 2, 2), np.float32), [0, 1, 0, 1], label_names="ab")
+        ...     ImageDataset(site, "all").__getitems__([0, 3])["image"].shape
+        torch.Size([2, 1, 2, 2])
     """
 
     def __init__(
@@ -126,9 +56,15 @@ class ImageDataset(ConnectomeDataset):
         super().__init__(
             folder, split, fold=fold, folds=folds, validation_fraction=validation_fraction, split_seed=split_seed
         )
-        stored = read_manifest(self.folder).shape
+        manifest = read_manifest(self.folder)
+        stored = manifest.shape
         if not stored:
             raise DataError(f"{self.folder}: holds vectors, not images; give a site written by write_image_site")
+        if manifest.store == "files":
+            raise DataError(
+                f"{self.folder}: its images are files of their own sizes; prepare them with --size, or read them with "
+                "monai_fedskew.sites.image_dataset.SiteImages"
+            )
         if channels is not None:
             require_whole(f"site {self.site}", "channels", channels, 1)
         if channels not in (None, stored[0]) and stored[0] != 1:

@@ -1,5 +1,6 @@
-"""Check once a run that a prepared site is whole: the array is the one its manifest was written for."""
+"""Check once a run that a prepared site is whole: the array, or the files, are those its manifest was written for."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,14 @@ __all__ = ["verify_data"]
 
 
 def verify_data(folder: Path, manifest: SiteManifest) -> None:
-    """Read a site's whole array once and compare it with its manifest.
+    """Read a site's whole array, or all its files, once and compare them with its manifest.
 
     Args:
         folder: the site's folder.
         manifest: what `read_manifest` returned for it.
 
     Raises:
-        DataError: a value is not finite, or the array is not the one the manifest was written for.
+        DataError: a value is not finite, or an array or file is not the one the manifest was written for.
 
     Example:
         >>> import tempfile
@@ -29,6 +30,9 @@ def verify_data(folder: Path, manifest: SiteManifest) -> None:
         ...     site = write_synthetic_study(out, sites=("NORTH",)) / "NORTH"
         ...     verify_data(site, read_manifest(site))
     """
+    if manifest.store == "files":
+        _verify_files(Path(folder), manifest)
+        return
     path = Path(folder) / DATA_FILES[manifest.store]
     where = f"site {manifest.site}: {path}"
     if not manifest.data_digest:
@@ -55,3 +59,18 @@ def verify_data(folder: Path, manifest: SiteManifest) -> None:
             f"{where} was changed after it was prepared: its digest is {digest.text}, the manifest says "
             f"{manifest.data_digest}; prepare again"
         )
+
+
+def _verify_files(folder: Path, manifest: SiteManifest) -> None:
+    for name, stated in manifest.sources.items():
+        path = (folder / name).absolute()
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"site {manifest.site}: {path} cannot be read ({error.strerror}); prepare again") from error
+        if found != stated:
+            raise DataError(
+                f"site {manifest.site}: {path} was changed after it was prepared: its SHA-256 is {found[:12]}, the "
+                f"manifest says {stated[:12]}; prepare again"
+            )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monai_fedskew.data.digest import array_digest
+from monai_fedskew.data.digest import array_digest, files_digest
 from monai_fedskew.data.manifest_fields import AGAIN, build_manifest, check_keys, check_manifest
 from monai_fedskew.data.records import (
     DATA_FILES,
@@ -79,8 +79,9 @@ def write_manifest(folder: Path, manifest: SiteManifest) -> None:
     check_manifest(path, manifest)
     array = _open_data(Path(folder), manifest)
     if not manifest.data_digest:
-        manifest = replace(manifest, data_digest=array_digest(array))
-    content = {"schema": SCHEMA, **asdict(manifest)}
+        digest = files_digest(manifest.sources) if array is None else array_digest(array)
+        manifest = replace(manifest, data_digest=digest)
+    content = {"schema": SCHEMA, **asdict(manifest), "subjects": [subject.plain() for subject in manifest.subjects]}
     content[_CHECKSUM] = _checksum(content)
     temporary = path.with_name(f".{MANIFEST}.{os.getpid()}")
     temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -185,7 +186,11 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _open_data(folder: Path, manifest: SiteManifest) -> npt.NDArray[Any]:
+def _open_data(folder: Path, manifest: SiteManifest) -> npt.NDArray[Any] | None:
+    """Look at the array, or, where a site's images are files, for the files."""
+    if manifest.store == "files":
+        _require_files(folder, manifest)
+        return None
     path = folder / DATA_FILES[manifest.store]
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -202,3 +207,13 @@ def _open_data(folder: Path, manifest: SiteManifest) -> npt.NDArray[Any]:
         order = "" if array.flags.c_contiguous else " in Fortran order"
         raise DataError(f"{path} holds {array.dtype}{order}, expected {kind} in C order; {AGAIN}")
     return array
+
+
+def _require_files(folder: Path, manifest: SiteManifest) -> None:
+    for subject in manifest.subjects:
+        for name in (*subject.files, *filter(None, [subject.mask])):
+            if not (folder / name).exists():
+                raise DataError(
+                    f"site {manifest.site}: {os.path.abspath(folder / name)} of image {subject.id!r} does not exist; "
+                    "put it back, or prepare the data again (with --copy the folder holds its files and can be moved)"
+                )

@@ -4,15 +4,26 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DATA_FILES", "Excluded", "Kind", "Region", "SiteManifest", "Store", "Subject", "series_lengths"]
+__all__ = [
+    "DATA_FILES",
+    "Excluded",
+    "GivenSplit",
+    "Kind",
+    "Region",
+    "SiteManifest",
+    "Store",
+    "Subject",
+    "series_lengths",
+]
 
 Kind = Literal["edges", "features", "series", "image"]
-Store = Literal["vectors", "series"]
+Store = Literal["vectors", "series", "files"]
+GivenSplit = Literal["", "train", "validation", "test"]
 DATA_FILES: Mapping[str, str] = {"vectors": "vectors.npy", "series": "series.npy"}
 
 
@@ -27,18 +38,43 @@ class Region:
 
 @dataclass(frozen=True)
 class Subject:
-    """A subject with the rows [start, stop) it owns; `group` is what a split may not cut (default: the subject)."""
+    """A subject with the rows [start, stop) it owns.
+
+    Args:
+        id: unique at the site; of image data, the name of the image.
+        label: class of all its rows.
+        start: first row.
+        stop: the row after the last.
+        group: what a split may not cut, such as the patient of several images; by default the subject.
+        split: where a published list puts it; empty leaves it to the folds.
+        files: the image's files, where images stay files; several are its channels. Relative to the site's folder,
+            or absolute, with slashes.
+        mask: its label map, in the same way; empty for none.
+    """
 
     id: str
     label: int
     start: int
     stop: int
     group: str = ""
+    split: GivenSplit = ""
+    files: tuple[str, ...] = ()
+    mask: str = ""
 
     def __post_init__(self) -> None:
         """Fill in the group."""
         if not self.group:
             object.__setattr__(self, "group", self.id)
+
+    def plain(self) -> dict[str, Any]:
+        """Return what a manifest says of it; what only images have is left out where there is none.
+
+        >>> Subject("s1", 0, 0, 2).plain()
+        {'id': 's1', 'label': 0, 'start': 0, 'stop': 2, 'group': 's1'}
+        """
+        known = {"id": self.id, "label": self.label, "start": self.start, "stop": self.stop, "group": self.group}
+        extra = {"split": self.split, "files": list(self.files), "mask": self.mask}
+        return known | {key: value for key, value in extra.items() if value}
 
 
 @dataclass(frozen=True)
@@ -64,12 +100,13 @@ class SiteManifest:
         estimator: how an edge was computed, e.g. `pearson`; empty if nothing was estimated.
         window: volumes in a window; 0 if rows are no windows.
         stride: volumes from one window to the next.
-        store: `vectors` (the rows themselves) or `series` (rows are computed on the fly).
-        sources: SHA-256 of every source file, by file name.
+        store: `vectors` (the rows themselves), `series` (rows are computed on the fly) or `files` (a row is an image
+            that is read from its own files).
+        sources: SHA-256 of every source file, by file name; of `files`, by the path that the subjects give.
         data_digest: digest of the array, see `monai_fedskew.data.digest`; empty lets `write_manifest` compute it.
         summary: `mean` and `std` over all values, and the number of `windows`.
         notes: options of the call in words (protocol, merged samples, ...).
-        shape: of one row as an image (channels, *spatial); empty for vectors.
+        shape: of one row as an image (channels, *spatial), with `files` the median over images; empty for vectors.
 
     Example:
         >>> regions = (Region("10"), Region("11"), Region("12"))
@@ -126,6 +163,17 @@ class SiteManifest:
         """Position in `subjects` of every row's subject, shape (rows,)."""
         counts = [subject.stop - subject.start for subject in self.subjects]
         return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+
+    @cached_property
+    def row_groups(self) -> npt.NDArray[np.int64]:
+        """Number of every row's group, shape (rows,): what no split cuts, a patient of several images."""
+        names = [subject.group for subject in self.subjects]
+        return np.unique(names, return_inverse=True)[1].astype(np.int64)[self.row_subjects]
+
+    @property
+    def n_groups(self) -> int:
+        """Patients: groups of subjects."""
+        return len({subject.group for subject in self.subjects})
 
 
 def series_lengths(manifest: SiteManifest) -> list[int]:

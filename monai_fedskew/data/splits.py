@@ -62,11 +62,14 @@ def split(
 ) -> Split:
     """Split a site's subjects: fold number `fold` is the test, a stratified part of the rest the validation.
 
+    Where the manifest carries a given list of splits, as benchmarks publish them, that list is the split whatever the
+    fold; only where it names no validation is a part of its training subjects kept for it.
+
     Args:
         manifest: the site.
         fold: 0 to folds - 1.
         folds: number of folds.
-        validation_fraction: share of the subjects outside the test fold, 0 <= fraction < 1; 0 gives none.
+        validation_fraction: share of the subjects outside the test, 0 <= fraction < 1; 0 gives none.
         seed: which shuffle; equal for all folds of one cross-validation.
 
     Raises:
@@ -86,6 +89,8 @@ def split(
     if not 0 <= validation_fraction < 1:
         raise ConfigError(f"validation_fraction={validation_fraction}: must lie in [0, 1)")
     groups = _group_labels(manifest)
+    if manifest.subjects and manifest.subjects[0].split:
+        return _given(manifest, groups, validation_fraction, seed)
     try:
         test = set(subject_folds(list(groups), list(groups.values()), folds=folds, seed=seed)[fold])
     except DataError as error:
@@ -93,6 +98,15 @@ def split(
     rest = [group for group in groups if group not in test]
     validation = _validation(manifest.site, rest, [groups[g] for g in rest], validation_fraction, seed)
     return Split(*(_members(manifest, part) for part in (set(rest) - validation, validation, test)))
+
+
+def _given(manifest: SiteManifest, groups: dict[str, int], validation_fraction: float, seed: int) -> Split:
+    listed = {name: {s.group for s in manifest.subjects if s.split == name} for name in ("train", "validation", "test")}
+    if not listed["validation"]:
+        rest = [group for group in groups if group in listed["train"]]
+        chosen = _validation(manifest.site, rest, [groups[g] for g in rest], validation_fraction, seed)
+        listed |= {"train": listed["train"] - chosen, "validation": chosen}
+    return Split(*(_members(manifest, part) for part in listed.values()))
 
 
 def _require_subjects(subject_ids: Sequence[str], labels: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from monai_fedskew.data.images import write_image_site
+from monai_fedskew.data.image_sites import write_image_site
 from monai_fedskew.errors import ConfigError
 
 __all__ = ["write_synthetic_images"]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from monai_fedskew.data.images import write_image_site
+from monai_fedskew.data.image_sites import write_image_site
 
 SIDE = 28
 Source = tuple[NDArray[np.float32], NDArray[np.int64]]  # (N, h, w) in 0 .. 1, and the digits

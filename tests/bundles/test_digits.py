@@ -13,7 +13,7 @@ from bundle_checks import require_monai_checks
 from monai.bundle import ConfigWorkflow
 
 from monai_fedskew.cli.main import main
-from monai_fedskew.data.images import write_image_site
+from monai_fedskew.data.image_sites import write_image_site
 from monai_fedskew.networks import DigitsCNN
 from monai_fedskew.sites.locate import find_bundle
 from monai_fedskew.sites.scaffold import new_bundle

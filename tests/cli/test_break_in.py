@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from monai_fedskew.cli.main import main
-from monai_fedskew.data.images import write_image_site
+from monai_fedskew.data.image_sites import write_image_site
 from monai_fedskew.federation.run_folder import locked
 
 

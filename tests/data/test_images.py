@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from monai_fedskew.data.images import ImageDataset, write_image_site
+from monai_fedskew.data.image_sites import write_image_site
+from monai_fedskew.data.images import ImageDataset
 from monai_fedskew.data.manifest import read_manifest, write_manifest
 from monai_fedskew.data.synthetic_images import write_synthetic_images
 from monai_fedskew.errors import ConfigError, DataError
