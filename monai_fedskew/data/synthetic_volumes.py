@@ -1,18 +1,16 @@
 """Seeded volumes that look a little like MRI of the prostate at six hospitals: no file of a real person is needed."""
 
 import gzip
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import nibabel as nib
 import numpy as np
-from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff
 from numpy.typing import NDArray
 
 from monai_fedskew.core.ranges import require_whole
-from monai_fedskew.core.whole_file import replace_whole
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["PROSTATE_SITES", "Scanner", "write_prostate_volumes"]
@@ -54,7 +52,12 @@ PROSTATE_SITES: Mapping[str, Scanner] = {
 
 
 def write_prostate_volumes(
-    out: str | Path, *, sites: Sequence[str] = tuple(PROSTATE_SITES), cases: int = 6, coarseness: float = 4.0, seed: int = 0
+    out: str | Path,
+    *,
+    sites: Sequence[str] = tuple(PROSTATE_SITES),
+    cases: int = 6,
+    coarseness: float = 4.0,
+    seed: int = 0,
 ) -> Path:
     """Write ``SITE/CaseNN.nii.gz`` and ``SITE/CaseNN_segmentation.nii.gz``, the layout of the ProstateMRI data.
 
@@ -80,8 +83,8 @@ def write_prostate_volumes(
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     site = write_prostate_volumes(folder, sites=("ISBI_1.5",), cases=1, coarseness=8) / "ISBI_1.5"
-        ...     sorted(p.name for p in site.iterdir()), nib.load(site / "Case00.nii.gz").shape
-        (['Case00.nii.gz', 'Case00_segmentation.nii.gz'], (19, 19, 21))
+        ...     sorted(p.name for p in site.iterdir())
+        ['Case00.nii.gz', 'Case00_segmentation.nii.gz']
     """
     require_whole("synthetic volumes", "cases", cases, 1)
     if not 1 <= coarseness <= 8:
@@ -92,16 +95,19 @@ def write_prostate_volumes(
         folder, scanner = Path(out) / site, PROSTATE_SITES[site]
         if folder.exists():
             raise DataError(f"{folder} exists already; choose another folder or delete it")
-        folder.mkdir(parents=True)
+        partial = folder.with_name(f".{site}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
         for case in range(cases):
             rng = np.random.default_rng([seed, list(PROSTATE_SITES).index(site), case])
             image, mask, affine = _case(scanner, coarseness, rng)
-            _write(folder / f"Case{case:02}.nii.gz", _turned(image, affine, scanner.axes))
-            _write(folder / f"Case{case:02}_segmentation.nii.gz", _turned(mask, affine, scanner.axes))
+            for name, array in ((f"Case{case:02}", image), (f"Case{case:02}_segmentation", mask)):
+                (partial / f"{name}.nii.gz").write_bytes(_nifti(array, affine, scanner.axes))
+        partial.rename(folder)
     return Path(out)
 
 
-def _case(scanner: Scanner, coarseness: float, rng: np.random.Generator) -> tuple[NDArray, NDArray, Volume]:
+def _case(scanner: Scanner, coarseness: float, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any], Volume]:
     """Return image, mask and affine of one case, the axes to the right, anterior and superior."""
     spacing = np.array([scanner.spacing_mm[0] * coarseness] * 2 + [scanner.spacing_mm[1]])
     shape = np.round(np.array([scanner.field_mm[0]] * 2 + [scanner.field_mm[1]]) / spacing).astype(int)
@@ -132,16 +138,16 @@ def _case(scanner: Scanner, coarseness: float, rng: np.random.Generator) -> tupl
 
 def _ellipsoid(where: Volume, centre: Volume, radii: Volume) -> Volume:
     """Return the distance from the centre, 1 on the surface."""
-    return np.sqrt((((where - centre[:, None, None, None]) / radii[:, None, None, None]) ** 2).sum(0))
+    distance: Volume = np.sqrt((((where - centre[:, None, None, None]) / radii[:, None, None, None]) ** 2).sum(0))
+    return distance
 
 
-def _turned(array: NDArray, affine: Volume, axes: str) -> nib.Nifti1Image:
-    """Store the array with its axes pointing as asked; every voxel stays where it is in the room."""
-    turn = nib.orientations.ornt_transform(axcodes2ornt("RAS"), axcodes2ornt(axes))
+def _nifti(array: NDArray[Any], affine: Volume, axes: str) -> bytes:
+    """Return a NIfTI file with the axes pointing as asked; every voxel stays where it is in the room."""
+    import nibabel as nib  # here: the names of the sites are asked for without it
+    from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff, ornt_transform
+
+    turn = ornt_transform(axcodes2ornt("RAS"), axcodes2ornt(axes))
     image = nib.Nifti1Image(apply_orientation(array, turn), affine @ inv_ornt_aff(turn, array.shape))
     image.header.set_xyzt_units("mm")
-    return image
-
-
-def _write(path: Path, image: nib.Nifti1Image) -> None:
-    replace_whole(path, gzip.compress(image.to_bytes(), compresslevel=4, mtime=0))
+    return gzip.compress(image.to_bytes(), compresslevel=4, mtime=0)  # no time stamp: equal calls give equal bytes
