@@ -19,12 +19,11 @@ from monai_fedskew.core.part import Part
 from monai_fedskew.core.seeding import derive
 from monai_fedskew.data.batches import ShuffledBatches
 from monai_fedskew.errors import ConfigError, RoundError
+from monai_fedskew.sites.examples import stacked
 from monai_fedskew.sites.optimizer import OptimizerState
 from monai_fedskew.sites.seams import Seams
 
 __all__ = ["Site"]
-
-_SURVEY_BATCH = 1024
 
 
 class Site:
@@ -94,7 +93,7 @@ class Site:
         return self._seams.stream(part)
 
     def examples(self) -> Iterator[Tensor]:
-        """Yield clean training inputs, (B, C, ...) at most 1024 at once, in a fixed order."""
+        """Yield clean training inputs, (B, C, ...) of one size and at most 16 million values, in a fixed order."""
         return (images for (images,) in self._clean(CommonKeys.IMAGE))
 
     def labelled_examples(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -176,14 +175,7 @@ class Site:
                 f"site {self.name}: the training data has random transforms; give the bundle a `survey#dataset` "
                 "without them, so that statistics are those of clean examples"
             )
-        for start in range(0, len(data), _SURVEY_BATCH):
-            index = list(range(start, min(start + _SURVEY_BATCH, len(data))))
-            if hasattr(data, "__getitems__"):
-                batch = data.__getitems__(index)
-                yield tuple(torch.as_tensor(batch[key]) for key in keys)
-            else:
-                rows = [data[i] for i in index]
-                yield tuple(torch.stack([torch.as_tensor(row[key]) for row in rows]) for key in keys)
+        return stacked(data, keys)
 
 
 def _require_trainable_batches(name: str, loader: Any, model: nn.Module) -> None:
@@ -195,7 +187,9 @@ def _require_trainable_batches(name: str, loader: Any, model: nn.Module) -> None
     if size > 1 and getattr(loader.batch_sampler, "drop_last", False):
         return
     has_norm = any(isinstance(module, _BatchNorm) for module in model.modules())
-    if has_norm and torch.as_tensor(loader.dataset[0][CommonKeys.IMAGE]).ndim == 1:
+    first = loader.dataset[0] if has_norm else {}
+    image = (first[0] if isinstance(first, list) else first).get(CommonKeys.IMAGE, [[]])
+    if has_norm and torch.as_tensor(image).ndim == 1:
         raise ConfigError(
             f"site {name}: {samples} training samples at batch size {size} leave a batch of one, on which batch norm "
             "cannot train; set drop_last: true, another batch size, or use monai_fedskew.data.batches.ShuffledBatches"
