@@ -8,7 +8,7 @@ from monai_fedskew.core.method import Method
 from monai_fedskew.core.state import State, snapshot
 from monai_fedskew.errors import DataError
 from monai_fedskew.federation.client import Client, SiteSource
-from monai_fedskew.federation.scores import score_predictions
+from monai_fedskew.federation.scores import score_folder
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.export import export_bundle
@@ -29,7 +29,8 @@ def finish_site(
         settings: how it was run.
         cast: the chosen shared model.
         private: the site's private state of the same round.
-        folder: RUN/sites/<SITE>; gets predictions.csv if the bundle writes one, and the exported bundle.
+        folder: RUN/sites/<SITE>; gets predictions.csv or segmentation.csv if the bundle writes one, and the exported
+            bundle.
 
     Returns:
         Scores by level: "window" (one row of data) and, where predictions name subjects, "subject" (majority vote).
@@ -61,7 +62,6 @@ def _scored(client: Client, cast: Broadcast, private: State, folder: Path) -> Sc
     evaluation = client.evaluate(cast)
     if evaluation is None:
         raise DataError(f"site {client.site.name}: no test examples; look at the split and the fold")
-    predictions = folder / "predictions.csv"
-    if predictions.is_file():
-        return score_predictions(predictions)
+    if (scores := score_folder(folder)) is not None:
+        return scores
     return {"window": {**evaluation.metrics, "samples": evaluation.samples}}

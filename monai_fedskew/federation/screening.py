@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from monai_fedskew.core.messages import Evaluation, Event, Result, Survey, Update
+from monai_fedskew.core.metrics import is_share
 from monai_fedskew.core.state import non_finite
 from monai_fedskew.data.site_names import require_site_name
 from monai_fedskew.errors import DataError, FedSkewError
@@ -14,8 +15,6 @@ from monai_fedskew.federation.server import Server
 __all__ = ["identified", "misscored", "reasons", "usable_result", "usable_surveys", "usable_updates"]
 
 logger = logging.getLogger(__name__)
-
-_SHARES = ("accuracy", "balanced_accuracy", "auc")  # what a report reads of a result as fractions
 
 Answers = Mapping[str, Reply | Failure]
 
@@ -49,7 +48,7 @@ def usable_result(answer: Reply | Failure) -> Result | Failure:
         for name, value in scores.items():
             if value is None:
                 continue
-            if not math.isfinite(value) or (name in _SHARES and not 0 <= value <= 1):
+            if not math.isfinite(value) or (is_share(name) and not 0 <= value <= 1):
                 return Failure(f"{level} {name} is {value}; use one version everywhere")
     return result
 

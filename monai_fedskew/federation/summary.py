@@ -1,11 +1,13 @@
 """summary.json: what came out of a run, on any engine."""
 
 import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
 from monai_fedskew.core.messages import Broadcast, History
 from monai_fedskew.core.method import Method
+from monai_fedskew.core.metrics import is_better_low, is_count
 from monai_fedskew.core.versions import versions
 from monai_fedskew.federation.settings import Settings
 
@@ -76,24 +78,42 @@ def summarise(
 
 
 def overall(sites: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the unweighted mean over sites and the worst site, per level; null scores are left out of the mean."""
+    """Return means over sites, worst sites and how unequal sites fare, per level; null scores are left out.
+
+    Args:
+        sites: by site and level, the scores and their counts.
+
+    Returns:
+        ``mean``: the unweighted mean over sites, and over how many; ``worst``: the site with the lowest first score,
+        and of scores that are better when low (a distance) the site with the highest; ``std_over_sites``: the standard
+        deviation over the sites with a value (ddof=0: they are all there are), None with fewer than two.
+
+    Example:
+        >>> found = overall({"A": {"window": {"dice": 0.5}}, "B": {"window": {"dice": 0.9}}})
+        >>> found["worst"]["window"], round(found["std_over_sites"]["window"]["dice"], 3)
+        ({'site': 'A', 'dice': 0.5}, 0.2)
+    """
     levels = sorted({level for scores in sites.values() for level in scores}, reverse=True)
     mean: dict[str, dict[str, Any]] = {}
     worst: dict[str, dict[str, Any]] = {}
+    spread: dict[str, dict[str, Any]] = {}
     for level in levels:
         rows = {site: scores[level] for site, scores in sites.items() if level in scores}
-        names = [name for name in next(iter(rows.values())) if name != "samples"]
-        mean[level] = {}
+        names = [name for name in next(iter(rows.values())) if not is_count(name)]
+        mean[level], spread[level] = {}, {}
         for name in names:
-            values = [row[name] for row in rows.values() if _has_value(row.get(name))]
+            known = {site: row[name] for site, row in rows.items() if _has_value(row.get(name))}
+            values = list(known.values())
             mean[level][name] = sum(values) / len(values) if values else None
             mean[level][f"{name}_sites"] = len(values)
-        key = names[0]
-        scored = {site: row[key] for site, row in rows.items() if _has_value(row.get(key))}
-        if scored:
-            site = min(scored, key=lambda name: scored[name])
-            worst[level] = {"site": site, key: scored[site]}
-    return {"mean": mean, "worst": worst}
+            spread[level][name] = statistics.pstdev(values) if len(values) > 1 else None
+            if values and name == names[0]:
+                site = min(known, key=known.__getitem__)
+                worst[level] = {"site": site, name: known[site]}
+            elif values and is_better_low(name):
+                site = max(known, key=known.__getitem__)
+                worst.setdefault(level, {}).update({f"{name}_site": site, name: known[site]})
+    return {"mean": mean, "worst": worst, "std_over_sites": spread}
 
 
 def _has_value(value: float | None) -> bool:

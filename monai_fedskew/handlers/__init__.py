@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from monai_fedskew.handlers.epoch_log import EpochLog
     from monai_fedskew.handlers.predictions import PredictionsWriter
     from monai_fedskew.handlers.proximal import ProximalTerm
+    from monai_fedskew.handlers.segmentation import SegmentationWriter
 
-__all__ = ["AggregateShared", "EpochLog", "PredictionsWriter", "ProximalTerm"]
+__all__ = ["AggregateShared", "EpochLog", "PredictionsWriter", "ProximalTerm", "SegmentationWriter"]
 
 _HOME = {
     "AggregateShared": "aggregate_shared",
     "EpochLog": "epoch_log",
     "PredictionsWriter": "predictions",
     "ProximalTerm": "proximal",
+    "SegmentationWriter": "segmentation",
 }
 
 

@@ -1,11 +1,12 @@
-"""Scores from predictions.csv."""
+"""Scores from predictions.csv and segmentation.csv, and what they are over sites."""
 
 from pathlib import Path
 
 import pytest
 
 from monai_fedskew.errors import DataError
-from monai_fedskew.federation.scores import score_predictions
+from monai_fedskew.federation.scores import score_folder, score_predictions, score_segmentations
+from monai_fedskew.federation.summary import overall
 
 HEADER = "subject,row,label,prediction,p0,p1"
 
@@ -62,3 +63,74 @@ def test_no_rows_is_an_error(tmp_path: Path) -> None:
     """The file is named."""
     with pytest.raises(DataError, match=r"predictions.csv: no predictions"):
         _scores(tmp_path)
+
+
+def _segmentation(tmp_path: Path, *rows: str) -> Path:
+    path = tmp_path / "segmentation.csv"
+    path.write_text("\n".join(["subject,row,class,dice,hausdorff95,unit", *rows]) + "\n")
+    return path
+
+
+def test_overlaps_by_hand(tmp_path: Path) -> None:
+    """Images 0.6 = (0.4 + 0.8) / 2, 1.0 and 0.2: mean 0.6; subjects a (0.6 + 1.0) / 2 = 0.8 and b 0.2: mean 0.5.
+
+    Distances: 3 = (2 + 4) / 2 and 7: mean 5; of the third image no class has one.
+    """
+    rows = ["a,0,x,0.4,2,mm", "a,0,y,0.8,4,mm", "a,1,x,1.0,7,mm", "a,1,y,,,mm", "b,2,x,0.0,,mm", "b,2,y,0.4,,mm"]
+    scores = score_folder(_segmentation(tmp_path, *rows).parent)
+    assert scores is not None
+    window, subject = scores["window"], scores["subject"]
+    assert (window["dice"], window["hausdorff95"]) == (pytest.approx(0.6), 5.0)
+    assert (window["samples"], window["dice_undefined"], window["hausdorff95_undefined"]) == (3, 0, 1)
+    assert window["hausdorff95_in_mm"] == 2
+    assert subject["dice"] == pytest.approx(0.5)
+    assert (subject["samples"], subject["hausdorff95"]) == (2, 5.0)
+
+
+def test_no_image_with_a_value_is_null_and_counted(tmp_path: Path) -> None:
+    """Neither there nor predicted in any image: null with a count, not 0 and not 1."""
+    scores = score_segmentations(_segmentation(tmp_path, "a,0,x,,,pixel", "b,1,x,,,pixel"))["window"]
+    assert scores == {
+        **{"dice": None, "hausdorff95": None, "samples": 2, "dice_undefined": 2},
+        **{"hausdorff95_undefined": 2, "hausdorff95_in_mm": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("b,1,x,1.2,,mm", "line 3: dice is 1.2, must be a number from 0 to 1 or empty"),
+        ("b,1,x,0.5,-1,mm", "line 3: hausdorff95 is -1.0"),
+        ("b,1,x,0.5,inf,mm", "line 3: hausdorff95 is inf"),
+        ("b,1,x,0.5,1,cm", "line 3: unit is cm, must be mm or pixel"),
+        ("b,1,x,0.5,1,pixel", "distances in mm and in pixels"),
+        ("b,1,x,high,1,mm", "must have the columns subject, row"),
+    ],
+)
+def test_a_score_that_is_none_is_one_error(row: str, message: str, tmp_path: Path) -> None:
+    """File, line and value are named."""
+    with pytest.raises(DataError, match=message):
+        score_segmentations(_segmentation(tmp_path, "a,0,x,0.5,1,mm", row))
+
+
+def test_a_folder_is_scored_by_what_it_holds(tmp_path: Path) -> None:
+    """Nothing: no scores; both tables: one of them is of another run."""
+    assert score_folder(tmp_path) is None
+    _segmentation(tmp_path, "a,0,x,0.5,1,mm")
+    (tmp_path / "predictions.csv").write_text(f"{HEADER}\na,0,1,1,0.4,0.6\n")
+    with pytest.raises(DataError, match=r"holds segmentation.csv and predictions.csv"):
+        score_folder(tmp_path)
+
+
+def test_the_worst_site_has_the_lowest_dice_or_the_longest_distance() -> None:
+    """Dice 0.8 and 0.6: B, spread 0.1; distances 3 and 7 mm: B, spread 2 mm; one site alone has no spread."""
+    sites = {
+        "A": {"window": {"dice": 0.8, "hausdorff95": 3.0, "samples": 4, "dice_undefined": 0, "hausdorff95_in_mm": 4}},
+        "B": {"window": {"dice": 0.6, "hausdorff95": 7.0, "samples": 4, "dice_undefined": 1, "hausdorff95_in_mm": 4}},
+    }
+    found = overall(sites)
+    assert found["worst"]["window"] == {"site": "B", "dice": 0.6, "hausdorff95_site": "B", "hausdorff95": 7.0}
+    assert set(found["mean"]["window"]) == {"dice", "dice_sites", "hausdorff95", "hausdorff95_sites"}
+    assert found["std_over_sites"]["window"] == {"dice": pytest.approx(0.1), "hausdorff95": pytest.approx(2.0)}
+    alone = overall({"A": sites["A"]})["std_over_sites"]["window"]
+    assert alone == {"dice": None, "hausdorff95": None}
