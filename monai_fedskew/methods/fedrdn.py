@@ -14,12 +14,12 @@ from monai_fedskew.core.part import Bound, Deployment, Part, SiteView
 from monai_fedskew.core.ranges import Variant, require_variant, require_whole
 from monai_fedskew.core.state import State, nest, unnest
 from monai_fedskew.errors import ConfigError, RoundError, StateError
+from monai_fedskew.transforms.measure import measure
 from monai_fedskew.transforms.normalise import SiteNormaliser
 from monai_fedskew.transforms.private_statistics import GaussianRelease
 from monai_fedskew.transforms.statistics import (
     SiteStatistics,
     StdMode,
-    measure,
     require_comparable,
     require_definition,
 )
@@ -42,7 +42,8 @@ def fedrdn(
     """Normalise every training image by the mean and std of a site drawn at random, own included.
 
     (x - mean_j) / std_j, j uniform over all sites, drawn anew for every sample; evaluation uses the site's own pair
-    and no randomness. The pairs are measured once on the clean training examples and shared: 2C numbers a site.
+    and no randomness. The pairs are measured once on the clean training examples and shared: 2C numbers a site. Every
+    value counts, background and padding too, as in the paper: crop to the foreground in the transforms before.
 
     Paper: Yan et al. 2025, A Simple Data Augmentation for Feature Distribution Skewed Federated Learning, CVPR,
     arXiv 2306.09363.

@@ -10,8 +10,9 @@ from monai_fedskew.core.method import Method
 from monai_fedskew.core.part import Bound, Deployment, Part, SiteView
 from monai_fedskew.core.state import State
 from monai_fedskew.errors import StateError
+from monai_fedskew.transforms.measure import measure
 from monai_fedskew.transforms.normalise import SiteNormaliser
-from monai_fedskew.transforms.statistics import SiteStatistics, StdMode, measure, require_definition
+from monai_fedskew.transforms.statistics import SiteStatistics, StdMode, require_definition
 
 __all__ = ["SiteNorm", "sitenorm"]
 
@@ -19,7 +20,8 @@ __all__ = ["SiteNorm", "sitenorm"]
 def sitenorm(std: StdMode | None = None, ddof: int = 1) -> Method:
     """Normalise each site's inputs by the site's own statistics; nothing of them leaves the site.
 
-    (x - mean_k) / std_k in training and evaluation, measured once on the training examples of site k.
+    (x - mean_k) / std_k in training and evaluation, measured once on the training examples of site k. Every value
+    counts, background and padding too: crop to the foreground in the transforms before.
 
     Paper: Yan et al. 2025, FedRDN, arXiv 2306.09363 (conventional normalisation).
 

@@ -1,7 +1,7 @@
 """Mean and standard deviation of a site's inputs: what per-site normalisation and FedRDN stand on."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -13,16 +13,21 @@ from monai_fedskew.core.state import State, describe
 from monai_fedskew.errors import ConfigError, DataError, StateError
 
 __all__ = [
+    "REGIONS",
     "STD_MODES",
+    "Region",
     "SiteStatistics",
     "StdMode",
-    "measure",
+    "name_channels",
     "require_comparable",
     "require_definition",
+    "warn_constant",
 ]
 
 StdMode = Literal["image", "pooled"]
 STD_MODES: tuple[StdMode, ...] = get_args(StdMode)
+Region = Literal["all", "nonzero", "mask"]
+REGIONS: tuple[Region, ...] = get_args(Region)
 _NAMED = 5  # at most so many channels are spelled out in a warning
 
 
@@ -38,6 +43,7 @@ class SiteStatistics:
             values of a channel at once.
         ddof: 1 divides the squares by n - 1, 0 by n.
         samples: number of images or vectors measured.
+        region: which values were measured: "all", those that are not 0, or those inside a mask.
     """
 
     site: str
@@ -46,14 +52,19 @@ class SiteStatistics:
     std_mode: StdMode
     ddof: int
     samples: int
+    region: Region = "all"
 
     def to_state(self) -> dict[str, Tensor]:
         """Return tensors that hold all but the name; they travel as a part's report.
 
+        The region is among them only where it is not "all".
+
         >>> sorted(SiteStatistics("A", (0.0,), (1.0,), "image", 1, 10).to_state())
         ['ddof', 'mean', 'samples', 'std', 'std_mode']
         """
+        region = {} if self.region == "all" else {"region": torch.tensor(REGIONS.index(self.region))}
         return {
+            **region,
             "mean": torch.tensor(self.mean, dtype=torch.float64),
             "std": torch.tensor(self.std, dtype=torch.float64),
             "std_mode": torch.tensor(STD_MODES.index(self.std_mode)),
@@ -76,47 +87,8 @@ class SiteStatistics:
             STD_MODES[int(state["std_mode"])],
             int(state["ddof"]),
             int(state["samples"]),
+            REGIONS[int(state["region"])] if "region" in state else "all",
         )
-
-
-def measure(batches: Iterable[Tensor], *, site: str, std_mode: StdMode | None = None, ddof: int = 1) -> SiteStatistics:
-    """Measure mean and std in one pass in float64, stable for any offset and independent of the batch size.
-
-    Args:
-        batches: images (B, C, *spatial) or vectors (B, F), without random augmentation.
-        site: name of the site, for messages.
-        std_mode: see ``SiteStatistics``; None means "image" for images and "pooled", that is per feature, for
-            vectors. Vectors measured with "image" count as images of one channel and F values.
-        ddof: 0 or 1.
-
-    Raises:
-        ConfigError: an unknown std_mode or ddof.
-        DataError: no example, too few values for ``ddof``, a value that is not finite, or batches that disagree in
-            their number of channels.
-
-    >>> measure([torch.tensor([[[0.0, 2.0]], [[10.0, 14.0]]])], site="A", std_mode="image", ddof=0).std
-    (1.5,)
-    """
-    require_definition(f"statistics of site {site}", std_mode, ddof)
-    total: _Moments | None = None
-    mode = std_mode
-    for batch in batches:
-        values = batch.detach().as_subclass(Tensor).to("cpu", torch.float64)
-        mode = mode or ("image" if values.ndim > 2 else "pooled")
-        moments = _of_images(values, ddof, site) if mode == "image" else _of_values(values)
-        total = moments if total is None else _merge(total, moments, site)
-    if total is None or mode is None:
-        raise DataError(f"site {site}: no training example to measure; check its training data")
-    if mode == "image":
-        mean, std = total.mean, total.second
-    else:
-        _require_enough(total.count, ddof, site)
-        mean, std = total.mean, (total.second / (total.count - ddof)).sqrt()
-    if not (mean.isfinite().all() and std.isfinite().all()):
-        bad = (~(mean.isfinite() & std.isfinite())).nonzero().flatten().tolist()
-        raise DataError(f"site {site}: values that are not finite in {_channels(bad)}; clean the inputs")
-    _warn_constant(std, site)
-    return SiteStatistics(site, tuple(mean.tolist()), tuple(std.tolist()), mode, ddof, total.samples)
 
 
 def require_definition(what: str, std_mode: str | None, ddof: int) -> None:
@@ -144,6 +116,11 @@ def require_comparable(statistics: Iterable[SiteStatistics]) -> None:
                 f"ddof={first.ddof} against {other.std_mode!r} with ddof={other.ddof}; measure all sites alike, or "
                 "the difference is taken for a difference between sites"
             )
+        if first.region != other.region:
+            raise DataError(
+                f"sites {first.site} and {other.site} were measured differently: region {first.region!r} against "
+                f"{other.region!r}; measure all sites alike, or background is taken for a difference between sites"
+            )
         if len(first.mean) != len(other.mean):
             raise DataError(
                 f"site {other.site} has statistics of {len(other.mean)} channels, site {first.site} of "
@@ -151,70 +128,32 @@ def require_comparable(statistics: Iterable[SiteStatistics]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """Running moments per channel: ``second`` is the sum of squared deviations, or in mode image the mean std."""
+def warn_constant(site: str, std: Sequence[float]) -> None:
+    """Warn once, naming site and channels, if a std is 0.
 
-    count: int  # values a channel (pooled) or images
-    mean: Tensor
-    second: Tensor
-    samples: int
-    is_image: bool
-
-
-def _of_values(values: Tensor) -> _Moments:
-    per_channel = values.transpose(0, 1).reshape(values.shape[1], -1) if values.ndim > 2 else values.T
-    mean, squares = _spread(per_channel)
-    return _Moments(per_channel.shape[1], mean, squares, len(values), False)
-
-
-def _of_images(values: Tensor, ddof: int, site: str) -> _Moments:
-    per_image = values.reshape(*values.shape[:2], -1) if values.ndim > 2 else values[:, None]
-    _require_enough(per_image.shape[2], ddof, site)
-    mean, squares = _spread(per_image)
-    std = (squares / (per_image.shape[2] - ddof)).sqrt()
-    return _Moments(len(values), mean.mean(0), std.mean(0), len(values), True)
-
-
-def _spread(values: Tensor) -> tuple[Tensor, Tensor]:
-    # Deviations from the first value: a constant channel gives exactly 0, whatever the offset.
-    first = values[..., :1]
-    shifted = values - first
-    mean = shifted.mean(-1, keepdim=True)
-    squares = shifted.sub_(mean).square_().sum(-1)
-    return (mean + first).squeeze(-1), squares
-
-
-def _merge(a: _Moments, b: _Moments, site: str) -> _Moments:
-    if len(a.mean) != len(b.mean):
-        raise DataError(
-            f"site {site}: batches of {len(a.mean)} and {len(b.mean)} channels; all inputs need the same channels"
-        )
-    count = a.count + b.count
-    share, delta = b.count / count, b.mean - a.mean
-    if a.is_image:
-        second = a.second + (b.second - a.second) * share
-    else:  # Chan et al. 1979: squares about the joint mean
-        second = a.second + b.second + delta.square() * (a.count * share)
-    return _Moments(count, a.mean + delta * share, second, a.samples + b.samples, a.is_image)
-
-
-def _require_enough(values: int, ddof: int, site: str) -> None:
-    if values <= ddof:
-        raise DataError(f"site {site}: {values} value(s) a channel give no std with ddof={ddof}; use ddof=0")
-
-
-def _warn_constant(std: Tensor, site: str) -> None:
-    constant = (std == 0).nonzero().flatten().tolist()
+    >>> warn_constant("A", (1.0, 2.0))
+    """
+    constant = [k for k, value in enumerate(std) if value == 0]
     if constant:
         warnings.warn(
-            f"site {site}: std is 0 in {_channels(constant)}: a constant input, divided by 1 instead", stacklevel=3
+            f"site {site}: std is 0 in {name_channels(constant)}: a constant input, divided by 1 instead", stacklevel=3
         )
+
+
+def name_channels(numbers: Sequence[int]) -> str:
+    """Name channels for a message, a few of many.
+
+    >>> name_channels([0, 2])
+    '2 channels (channel 0, 2)'
+    """
+    named = ", ".join(map(str, numbers[:_NAMED])) + (", ..." if len(numbers) > _NAMED else "")
+    return f"channel {named}" if len(numbers) == 1 else f"{len(numbers)} channels (channel {named})"
 
 
 def _require_entries(site: str, state: State) -> None:
     """Raise StateError unless a site's pair can be divided by, however it came."""
-    for key, dims in (("mean", 1), ("std", 1), ("std_mode", 0), ("ddof", 0), ("samples", 0)):
+    optional = (("region", 0),) if "region" in state else ()
+    for key, dims in (("mean", 1), ("std", 1), ("std_mode", 0), ("ddof", 0), ("samples", 0), *optional):
         if key not in state:
             raise StateError(f"site {site}: its statistics lack {key}; use one version everywhere")
         if state[key].ndim != dims or (state[key].dtype == torch.float64) != bool(dims):
@@ -225,8 +164,5 @@ def _require_entries(site: str, state: State) -> None:
         raise StateError(f"site {site}: its statistics are not finite, or a std is negative; look at its inputs")
     if int(mode) not in range(len(STD_MODES)) or int(ddof) not in (0, 1):
         raise StateError(f"site {site}: statistics with std_mode={int(mode)}, ddof={int(ddof)}; each must be 0 or 1")
-
-
-def _channels(numbers: list[int]) -> str:
-    named = ", ".join(map(str, numbers[:_NAMED])) + (", ..." if len(numbers) > _NAMED else "")
-    return f"channel {named}" if len(numbers) == 1 else f"{len(numbers)} channels (channel {named})"
+    if optional and int(state["region"]) not in range(len(REGIONS)):
+        raise StateError(f"site {site}: statistics with region={int(state['region'])}; it must be 0, 1 or 2")

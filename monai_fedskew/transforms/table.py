@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import cast
 
+from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.errors import DataError
-from monai_fedskew.transforms.statistics import STD_MODES, SiteStatistics, StdMode, require_comparable
+from monai_fedskew.transforms.statistics import REGIONS, STD_MODES, Region, SiteStatistics, StdMode, require_comparable
 
 __all__ = ["read_statistics", "read_table", "write_statistics"]
 
@@ -21,7 +23,7 @@ def write_statistics(file: Path, statistics: SiteStatistics) -> None:
     >>> read_statistics(file).mean
     (0.1,)
     """
-    file.write_text(json.dumps(asdict(statistics), indent=1) + "\n", encoding="utf-8")
+    write_whole(file, json.dumps(asdict(statistics), indent=1) + "\n")
 
 
 def read_statistics(file: Path) -> SiteStatistics:
@@ -39,6 +41,7 @@ def read_statistics(file: Path) -> SiteStatistics:
             cast(StdMode, raw["std_mode"]),
             int(raw["ddof"]),
             int(raw["samples"]),
+            cast(Region, raw.get("region", "all")),  # files of older versions have none: all values were measured
         )
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); give a statistics file") from error
@@ -46,11 +49,15 @@ def read_statistics(file: Path) -> SiteStatistics:
         raise DataError(f"{file}: key {error} is missing; write the file with write_statistics") from error
     except (TypeError, ValueError) as error:
         raise DataError(f"{file}: {error}; write the file with write_statistics") from error
-    if found.std_mode not in STD_MODES or found.ddof not in (0, 1) or len(found.mean) != len(found.std):
+    is_known = found.std_mode in STD_MODES and found.ddof in (0, 1) and found.region in REGIONS
+    if not is_known or len(found.mean) != len(found.std):
         raise DataError(
-            f"{file}: std_mode={found.std_mode!r} must be one of {', '.join(STD_MODES)}, ddof={found.ddof} 0 or 1, and "
-            f"mean and std ({len(found.mean)} and {len(found.std)} numbers) of one length"
+            f"{file}: std_mode={found.std_mode!r} must be one of {', '.join(STD_MODES)}, ddof={found.ddof} 0 or 1, "
+            f"region={found.region!r} one of {', '.join(REGIONS)}, and mean and std ({len(found.mean)} and "
+            f"{len(found.std)} numbers) of one length"
         )
+    if not all(map(isfinite, (*found.mean, *found.std))) or min(found.std, default=0) < 0:
+        raise DataError(f"{file}: a mean or std is not finite, or a std is negative; measure the site again")
     return found
 
 

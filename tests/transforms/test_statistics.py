@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
-from monai_fedskew.errors import ConfigError, DataError
+from monai_fedskew.errors import ConfigError, DataError, StateError
 from monai_fedskew.transforms import SiteStatistics, measure, require_comparable
 
 IMAGES = torch.tensor([[[0.0, 2.0]], [[10.0, 14.0]]])  # case 15: two images of one channel
@@ -81,7 +83,7 @@ def test_many_constant_channels_are_counted_and_some_named() -> None:
         ([torch.randn(1, 3)], r"site A: 1 value\(s\) a channel give no std with ddof=1; use ddof=0"),
         ([torch.randn(4, 3, 1)], r"site A: 1 value\(s\) a channel give no std with ddof=1"),
         ([torch.tensor([[1.0, torch.nan], [2.0, 3.0]])], "site A: values that are not finite in channel 1"),
-        ([torch.randn(4, 3), torch.randn(4, 2)], "site A: batches of 3 and 2 channels"),
+        ([torch.randn(4, 3), torch.randn(4, 2)], "site A: 2 channels, but 3 before"),
     ],
 )
 def test_unusable_examples_are_refused(batches, message) -> None:
@@ -101,6 +103,18 @@ def test_state_holds_all_but_the_name() -> None:
     found = measure([torch.randn(5, 3)], site="A", ddof=0)
 
     assert SiteStatistics.from_state("A", found.to_state()) == found
+
+
+@pytest.mark.parametrize("region", ["nonzero", "mask"])
+def test_state_holds_the_region_only_where_it_is_not_all(region) -> None:
+    """What FedRDN sends stays as it was, and a state of an older version is read."""
+    all_of_it = SiteStatistics("A", (0.0,), (1.0,), "image", 1, 10)
+    part = replace(all_of_it, region=region)
+
+    assert "region" not in all_of_it.to_state()
+    assert SiteStatistics.from_state("A", part.to_state()) == part
+    with pytest.raises(StateError, match="site A: statistics with region=7"):
+        SiteStatistics.from_state("A", part.to_state() | {"region": torch.tensor(7)})
 
 
 def test_integer_and_meta_tensors_are_measured() -> None:

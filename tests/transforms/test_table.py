@@ -14,17 +14,25 @@ def written(folder, *sites):
     return files
 
 
-def one(site, *, std_mode="image", ddof=1, channels=1):
+def one(site, *, std_mode="image", ddof=1, channels=1, region="all"):
     """Statistics of a site."""
-    return SiteStatistics(site, (0.1,) * channels, (1 / 3,) * channels, std_mode, ddof, 10)
+    return SiteStatistics(site, (0.1,) * channels, (1 / 3,) * channels, std_mode, ddof, 10, region)
 
 
 def test_file_gives_back_every_bit(tmp_path) -> None:
     """JSON keeps float64 exactly, and mode and ddof."""
+    (file,) = written(tmp_path, one("A", region="nonzero"))
+
+    assert read_statistics(file) == one("A", region="nonzero")
+    assert json.loads(file.read_text())["std_mode"] == "image"
+
+
+def test_file_of_an_older_version_is_read(tmp_path) -> None:
+    """It says nothing of a region: all values were measured."""
     (file,) = written(tmp_path, one("A"))
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "region"}))
 
     assert read_statistics(file) == one("A")
-    assert json.loads(file.read_text())["std_mode"] == "image"
 
 
 def test_table_is_sorted_by_site(tmp_path) -> None:
@@ -40,6 +48,7 @@ def test_table_is_sorted_by_site(tmp_path) -> None:
             "sites A and B were measured differently: std 'image' with ddof=1 against 'pooled'",
         ),
         (one("B", ddof=0), "sites A and B were measured differently: .* ddof=0"),
+        (one("B", region="mask"), "sites A and B were measured differently: region 'all' against 'mask'"),
         (one("C", channels=3), "site C has statistics of 3 channels, site A of 1"),
     ],
 )
@@ -69,6 +78,9 @@ def test_site_given_twice_is_refused(tmp_path) -> None:
         ({"std_mode": "robust"}, "std_mode='robust' must be one of image, pooled"),
         ({"ddof": 3}, "ddof=3 0 or 1"),
         ({"std": [1, 2]}, "1 and 2 numbers"),
+        ({"region": "brain"}, "region='brain' one of all, nonzero, mask"),
+        ({"std": [float("nan")]}, "a mean or std is not finite"),
+        ({"std": [-1.0]}, "or a std is negative"),
         ({"mean": "x"}, "could not convert string to float"),
     ],
 )
