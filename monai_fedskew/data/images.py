@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from monai_fedskew.core.ranges import require_whole
+from monai_fedskew.core.seeding import derive
 from monai_fedskew.data.datasets import ConnectomeDataset, SplitName
 from monai_fedskew.data.manifest import read_manifest
+from monai_fedskew.data.subset import stratified_subset
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["ImageDataset"]
@@ -24,12 +26,15 @@ class ImageDataset(ConnectomeDataset):
         validation_fraction: part of the remaining subjects kept for validation, 0 .. 1; 0 leaves validation empty.
         split_seed: seed of the folds; the same for every split of a study.
         channels: channels to serve, 1 or more; images of one channel are repeated to that many. None: as stored.
+        limit: images of the training split to serve, drawn by class and by ``split_seed`` so that a smaller number is a
+            part of a larger one; see `stratified_subset`. None: all.
 
     Attributes:
         shape: of one image (channels, *spatial), as served. Others as in `ConnectomeDataset`.
 
     Raises:
-        ConfigError: an unknown split, less than 1 channel, or another number than stored where that is not one.
+        ConfigError: an unknown split, less than 1 channel, or another number than stored where that is not one; a
+            limit that is not 1 .. the number of training images or is given for another split.
         DataError: the folder holds no prepared site of images.
 
     Example:
@@ -52,6 +57,7 @@ class ImageDataset(ConnectomeDataset):
         validation_fraction: float = 0.1,
         split_seed: int = 0,
         channels: int | None = None,
+        limit: int | None = None,
     ) -> None:
         super().__init__(
             folder, split, fold=fold, folds=folds, validation_fraction=validation_fraction, split_seed=split_seed
@@ -74,6 +80,17 @@ class ImageDataset(ConnectomeDataset):
             )
         self._stored = stored
         self.shape = (channels or stored[0], *stored[1:])
+        if limit is not None:
+            self._keep(limit, split, split_seed)
+
+    def _keep(self, limit: int, split: SplitName, seed: int) -> None:
+        """Leave ``limit`` of the samples; the seed is the site's own, lest all sites lack the same classes."""
+        if split != "train":
+            raise ConfigError(f"site {self.site}: limit={limit} is for the split train, not for {split}; leave it out")
+        chosen = stratified_subset(self.labels, limit, seed=derive(seed, self.site, part="limit"), site=self.site)
+        self.rows, self.groups = self.rows[chosen], self.groups[chosen]
+        self.labels, self.subject_ids = self.labels[chosen], self.subject_ids[chosen]
+        self._row_index, self._label_values = torch.from_numpy(self.rows), torch.from_numpy(self.labels)
 
     def _gather(self, rows: Tensor) -> Tensor:
         images = super()._gather(rows).view(-1, *self._stored)

@@ -50,7 +50,7 @@ class PooledSites:
         sites = (first, *others)
         for engines in zip(*((site.trainer, site.evaluator) for site in sites), strict=True):
             loaders = [engine.data_loader for engine in engines]
-            engines[0].data_loader = _like(loaders[0], pool_of([loader.dataset for loader in loaders]))
+            engines[0].data_loader = _like(loaders, pool_of([loader.dataset for loader in loaders]))
             engines[0].state.epoch_length = len(engines[0].data_loader)
         surveys = [site.survey_data for site in sites]
         survey = None if any(data is None for data in surveys) else pool_of(surveys)
@@ -112,13 +112,15 @@ def pool_of(datasets: Sequence[Any]) -> Pool:
     return BatchPool(datasets) if is_whole else Pool(datasets)
 
 
-def _like(loader: DataLoader, pool: Pool) -> DataLoader:
-    """A loader over the pool with the batches, order and workers of ``loader``."""
+def _like(loaders: Sequence[DataLoader], pool: Pool) -> DataLoader:
+    """A loader over the pool with the batches, order and workers of the first; its epoch is as long as all theirs."""
+    loader = loaders[0]
     batches, common = loader.batch_sampler, {"num_workers": loader.num_workers, "collate_fn": loader.collate_fn}
     if isinstance(batches, ShuffledBatches):
-        return DataLoader(
-            pool, batch_sampler=type(batches)(pool, batches.batch_size, shuffle=batches.shuffle), **common
-        )
+        lengths = [other.batch_sampler.samples_per_epoch for other in loaders]
+        samples = None if None in lengths else sum(lengths)
+        repeated = type(batches)(pool, batches.batch_size, shuffle=batches.shuffle, samples_per_epoch=samples)
+        return DataLoader(pool, batch_sampler=repeated, **common)
     if type(batches) is BatchSampler and isinstance(loader.sampler, RandomSampler | SequentialSampler):
         is_shuffled = isinstance(loader.sampler, RandomSampler)
         return DataLoader(pool, batch_size=loader.batch_size, shuffle=is_shuffled, drop_last=loader.drop_last, **common)

@@ -46,6 +46,52 @@ def test_order_follows_the_generator() -> None:
     assert orders[0] == orders[1]
 
 
+@pytest.mark.parametrize(
+    ("held", "drawn", "size", "lengths"),
+    [(5, 466, 32, [32] * 14 + [18]), (466, 466, 32, [32] * 14 + [18]), (47, 20, 8, [8, 8, 4]), (3, 9, 4, [4, 5])],
+)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_draws_as_many_samples_as_asked(
+    held: int, drawn: int, size: int, lengths: list[int], shuffle: bool
+) -> None:
+    """Law: each of n samples floor(N / n) or ceil(N / n) times; sites of 5 and 466 images make 15 steps alike."""
+    sampler = ShuffledBatches(range(held), size, shuffle=shuffle, samples_per_epoch=drawn)
+    for _ in range(2):
+        batches = list(sampler)
+        assert [len(batch) for batch in batches] == lengths
+        assert len(sampler) == len(lengths)
+        times = torch.bincount(torch.cat(batches), minlength=held)
+        assert set(times.tolist()) <= {drawn // held, -(-drawn // held)}
+
+
+def test_samples_are_repeated_only_after_all_the_others() -> None:
+    """Law: every stretch of n samples from a multiple of n on is a permutation; each epoch draws others."""
+    sampler = ShuffledBatches(range(10), 7, samples_per_epoch=35)
+    sampler.generator = torch.Generator().manual_seed(3)
+    orders = [torch.cat(list(sampler)).tolist() for _ in range(4)]
+    for order in orders:
+        assert all(sorted(order[start : start + 10]) == list(range(10)) for start in (0, 10, 20))
+        assert order[:10] != order[10:20]
+    assert len({tuple(order[30:]) for order in orders}) > 1
+
+
+def test_as_many_samples_as_there_are_is_an_epoch_as_before() -> None:
+    """Asking for n of n samples gives the batches of asking for nothing, bit for bit."""
+    orders = []
+    for asked in (None, 50):
+        sampler = ShuffledBatches(range(50), 16, samples_per_epoch=asked)
+        sampler.generator = torch.Generator().manual_seed(7)
+        orders.append(torch.cat([*sampler, *sampler]).tolist())
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize(("held", "asked", "match"), [(3, 0, "samples_per_epoch=0 must be"), (0, 5, "is empty")])
+def test_samples_that_cannot_be_drawn_are_refused(held: int, asked: int, match: str) -> None:
+    """None asked for, or none there to repeat."""
+    with pytest.raises(ConfigError, match=match):
+        ShuffledBatches(range(held), 2, samples_per_epoch=asked)
+
+
 def test_batch_size_is_checked() -> None:
     """A batch of no sample is refused."""
     with pytest.raises(ConfigError, match="batch_size is 0"):

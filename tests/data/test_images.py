@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +43,60 @@ def test_images_of_one_channel_are_repeated_on_request(tmp_path: Path) -> None:
     two = write_image_site(tmp_path / "B", _pixels((4, 2, 2, 2)), [0, 1, 0, 1], label_names=NAMES)
     with pytest.raises(ConfigError, match=r"site B: .* has images of 2 channels, the network takes 3"):
         ImageDataset(two, "all", channels=3)
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site of 100 images of one pixel, 60 of class 0 and 40 of class 1."""
+    folder = tmp_path_factory.mktemp("hundred") / "A"
+    return write_image_site(folder, _pixels((100, 1, 1, 1)), np.repeat([0, 1], [60, 40]), label_names=NAMES)
+
+
+def _limited(folder: Path, limit: int | None, **more: Any) -> ImageDataset:
+    return ImageDataset(folder, "train", validation_fraction=0, limit=limit, **more)
+
+
+def test_a_limit_keeps_the_shares_of_the_classes_and_a_smaller_one_is_part_of_a_larger(hundred: Path) -> None:
+    """By hand: 80 images to train on, 48 and 32; 40 of them are 24 and 16, 10 are 6 and 4, 5 are 3 and 2."""
+    sizes = (5, 10, 40, 80)
+    drawn = [_limited(hundred, limit) for limit in sizes]
+    assert [np.bincount(data.labels).tolist() for data in drawn] == [[3, 2], [6, 4], [24, 16], [48, 32]]
+    held = [set(data.rows.tolist()) for data in drawn]
+    assert [len(rows) for rows in held] == list(sizes)
+    assert held[0] < held[1] < held[2] < held[3] == set(_limited(hundred, None).rows.tolist())
+    some = drawn[1]
+    assert some.__getitems__(range(10))["image"].flatten().tolist() == some.rows.tolist() == sorted(some.rows.tolist())
+    assert some.__getitems__(range(10))["label"].tolist() == (some.rows >= 60).tolist()
+    assert some.subject_ids.tolist() == [f"{row:06d}" for row in some.rows]
+    assert some.groups.tolist() == some.rows.tolist()
+
+
+def test_a_limit_is_drawn_by_the_seed_of_the_splits(hundred: Path) -> None:
+    """The same images for one seed, others for another, of which none is of the test split."""
+    rows = [set(_limited(hundred, 20, split_seed=seed).rows.tolist()) for seed in (0, 0, 1)]
+    assert rows[0] == rows[1] != rows[2]
+    assert not rows[0] & set(ImageDataset(hundred, "test", validation_fraction=0).rows.tolist())
+
+
+@pytest.mark.parametrize(
+    ("limit", "match"),
+    [
+        (81, "site A: limit=81, but its training split has 80 samples; give at most 80"),
+        (0, "site A: limit=0 must be a whole number, 1 or more"),
+        (0.5, "site A: limit=0.5 must be a whole number"),
+        (True, "site A: limit=True must be a whole number"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_refused(limit: int, match: str, hundred: Path) -> None:
+    """More than there are would quietly be all of them."""
+    with pytest.raises(ConfigError, match=match):
+        _limited(hundred, limit)
+
+
+def test_only_the_training_split_has_a_limit(hundred: Path) -> None:
+    """Scores on fewer images would be another measure."""
+    with pytest.raises(ConfigError, match="site A: limit=5 is for the split train, not for test"):
+        ImageDataset(hundred, "test", limit=5)
 
 
 @pytest.mark.parametrize("channels", [0, -1])

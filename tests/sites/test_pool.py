@@ -56,21 +56,28 @@ def test_batches_are_those_of_the_bundle(pooled: Site) -> None:
     assert pooled.train(1, 1, keep_optimizer=False)[0] == 15
 
 
-def test_merged_last_batches_stay_merged(study: Path, tiny_bundle: Path, tmp_path: Path) -> None:
-    """A bundle with ShuffledBatches pools into ShuffledBatches: 144 = 13 * 11 + 1 in 13 batches."""
+@pytest.mark.parametrize(("asked", "drawn"), [(None, 144), (50, 200)])
+def test_merged_last_batches_stay_merged(
+    asked: int | None, drawn: int, study: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """A bundle with ShuffledBatches pools into ShuffledBatches: 144 = 13 * 11 + 1 in 13 batches.
+
+    An epoch is as long as those of the sites: 4 * 36 samples, or 4 * 50 where each draws 50.
+    """
 
     def merge(config: dict[str, Any]) -> None:
         loader = config["train"]["dataloader"]
         del loader["batch_size"], loader["shuffle"]
         target = "monai_fedskew.data.batches.ShuffledBatches"
-        loader["batch_sampler"] = {"_target_": target, "dataset": "@train#dataset", "batch_size": 11}
+        more = {"dataset": "@train#dataset", "batch_size": 11, "samples_per_epoch": asked}
+        loader["batch_sampler"] = {"_target_": target, **more}
 
     bundle = bundle_with(tiny_bundle, tmp_path / "b", merge)
     pooled = PooledSites(tuple(BundleSite(bundle, site, study / site) for site in "ABCD")).open()
     batches = pooled.trainer.data_loader.batch_sampler
     assert isinstance(batches, ShuffledBatches)
-    assert (batches.batch_size, batches.shuffle, len(batches)) == (11, True, 13)
-    assert sum(len(batch) for batch in batches) == 144
+    assert (batches.batch_size, batches.shuffle, len(batches)) == (11, True, 13 if asked is None else 19)
+    assert sum(len(batch) for batch in batches) == drawn
 
 
 def test_single_items_are_collated_by_the_bundle(study: Path, tiny_bundle: Path, tmp_path: Path) -> None:
