@@ -34,7 +34,7 @@ class SiteView(Protocol):
 
         normalise, mix, normalise_eval: ``(inputs, targets, generator) -> (inputs, targets)`` of a batch, on its device.
         replace, add: ``output -> loss``; ``output`` maps "image", "label", "pred", "loss" to tensors.
-        perturb, correct, clip: ``() -> None`` after backward and before the step; change gradients in place.
+        perturb, correct, clip: ``() -> None`` once before each step, on its whole, unscaled gradient; change it in place.
         """
 
     def loss(self) -> Tensor:
@@ -53,7 +53,7 @@ class SiteView(Protocol):
         """Return the part's own source of randomness (CPU), seeded from (seed, site, round, part) in every round."""
 
     def replay(self, part: "Part") -> AbstractContextManager[None]:
-        """Allow extra passes: random state from the part's own stream, running statistics frozen."""
+        """Allow extra passes, in the trainer's precision: random state of the part's own, running statistics frozen."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Part:
     name: ClassVar[str]
     stages: ClassVar[tuple[str, ...]] = ()
     reports: ClassVar[bool] = False  # every update must carry what ``end_round`` returns
+    differentiates: ClassVar[bool] = False  # takes gradients while the loss is made, which no loss scaling covers
 
     def adapt(self, model: nn.Module, seed: int) -> nn.Module:
         """Change the network before anything takes its parameters; ``seed`` is the same at all sites."""

@@ -13,6 +13,7 @@ from monai_fedskew.core.part import Deployment, Part
 from monai_fedskew.core.state import State, nest, own, require_same_keys, restore, snapshot, unnest
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation.settings import Settings
+from monai_fedskew.sites.running_statistics import require_finite, statistics_keys
 from monai_fedskew.sites.site import Site
 
 __all__ = ["Client", "SiteSource"]
@@ -69,6 +70,10 @@ class Client:
                 "sample); give it that attribute or weigh by samples"
             )
         self.kept = frozenset(self.site.model.state_dict()) - self.shared
+        parameters = {name for name, _ in self.site.model.named_parameters()}
+        self._watched = (self.kept & parameters) | statistics_keys(self.site.model)
+        if settings.non_finite == "error":  # what is shared goes to the server then, which stops at it
+            self._watched &= self.kept
         self.bound = {part.name: part.bind(self.site) for part in method.parts}
 
     def require_validation(self) -> None:
@@ -87,11 +92,17 @@ class Client:
         return Survey(site.name, tensors, parameters, site.samples, site.groups, self._ask("survey"), self.kept)
 
     def fit(self, cast: Broadcast) -> Update:
-        """Train from the broadcast model for the local epochs of its round."""
+        """Train from the broadcast model for the local epochs of its round.
+
+        Raises:
+            RoundError: no step was made, or one left NaN or infinity in running statistics or private entries, which no
+                server would see.
+        """
         site, keep = self.site, self.settings.optimizer_state == "keep"
         self._receive(cast)
         steps, loss = site.train(cast.round, self.settings.local_epochs, keep_optimizer=keep)
         logger.info("round %d, site %s: %d steps, mean training loss %.4f", cast.round, site.name, steps, loss)
+        require_finite(f"site {site.name}: round {cast.round}", site.model, self._watched)
         aux = self._ask("end_round")
         tensors = snapshot(site.model, self.shared)
         return Update(site.name, cast.round, tensors, site.samples, site.groups, steps, aux, {"loss": loss})

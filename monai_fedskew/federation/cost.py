@@ -102,7 +102,10 @@ def message_bytes(message: Broadcast | Survey | Update) -> int:
 
 @dataclass
 class _Step:
-    """Stops every fit after its first step, and measures it when asked to. Loading the batch is outside of it."""
+    """Stops every fit after its first step of the optimizer, and measures it when asked to, all its batches included.
+
+    Loading them is outside of it.
+    """
 
     client: Client
     is_measured: bool = False
@@ -126,10 +129,11 @@ class _Step:
     def _end(self, engine: Any) -> None:
         self._held.close()
         if self.is_measured:
-            self.flops = self._counter.get_total_flops()
-            self.samples = len(engine.state.output[CommonKeys.LABEL])
+            self.flops += self._counter.get_total_flops()
+            self.samples += len(engine.state.output[CommonKeys.LABEL])
             self.stored = _stored_values(self.client)
-        engine.terminate()
+        if self.client.site.steps:
+            engine.terminate()
 
     def _failed(self, engine: Any, error: Exception) -> None:
         self._held.close()  # the mode must not outlive the step

@@ -29,8 +29,8 @@ def fedmix(lam: float = 0.05, mean_batch: int = 5, means: int = 16) -> Method:
     (1 - l) L(f(x'), y) + l L(f(x'), y_) + l <dL(f(x'), y)/dx', x_> with x' = (1 - l) x. A pair (x_, y_) is the mean of
     the inputs and of the one-hot labels (masks, in segmentation) of ``mean_batch`` examples; one is drawn for each
     step, uniformly over those of all sites, own included. The last term is differentiated a second time, so a step
-    costs about twice as much. With ``amp: true`` its gradient is not scaled as the loss is, and may become 0 in half
-    precision; leave that off. Evaluation sees plain examples. ``lam=0`` is FedAvg bit for bit, and sends nothing.
+    costs about twice as much. With ``amp: true`` on CUDA its gradient would not be scaled as the loss is, and could
+    become 0 in float16, so that is refused. Evaluation sees plain examples. ``lam=0`` is FedAvg bit for bit, and sends nothing.
 
     What leaves a site, once, and is told to all: at most ``means`` pairs, each of the size of one example and its mask.
     Subjects are put in fixed teams of ``mean_batch``, the same whatever the seed of the run, and a mean takes one
@@ -68,6 +68,7 @@ class AveragedBlend(Part):
 
     name: ClassVar[str] = "fedmix"
     stages: ClassVar[tuple[str, ...]] = ("mix", "replace")
+    differentiates: ClassVar[bool] = True
     lam: float
     mean_batch: int
     means: int

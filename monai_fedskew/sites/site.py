@@ -76,6 +76,11 @@ class Site:
         """Whether the evaluator has anything to score."""
         return len(self.evaluator.data_loader.dataset) > 0
 
+    @property
+    def steps(self) -> int:
+        """Steps the optimizer has made in this round so far."""
+        return self._seams.steps
+
     def add(self, part: Part, stage: str, function: Callable[..., Any]) -> None:
         """Put ``function`` into a stage; see SiteView."""
         self._seams.add(part, stage, function)
@@ -140,21 +145,26 @@ class Site:
             generator.manual_seed(derive(seed, self.name, round, name))
 
     def train(self, round: int, epochs: int, *, keep_optimizer: bool) -> tuple[int, float]:
-        """Train for ``epochs`` local epochs; return the steps made and the mean task loss over all examples seen.
+        """Train for ``epochs`` local epochs; return the optimizer's steps and the mean task loss over examples seen.
 
         Raises:
-            RoundError: no step was made, as happens when a run that failed is used again.
+            RoundError: no step was made, as happens when a run that failed is used again, or where half precision
+                overflows in every step.
         """
         state, seams = self.trainer.state, self._seams
         length, before = state.epoch_length, (round - 1) * epochs
         self.optimizer_state.begin(before, length, keep=keep_optimizer)
         state.epoch, state.max_epochs, state.iteration = before, round * epochs, before * length
-        seams.task_loss, seams.seen = 0.0, 0
+        seams.task_loss, seams.seen, seams.steps = 0.0, 0, 0
         self.trainer.run()
-        steps = state.iteration - before * length
-        if not steps:
+        if state.iteration == before * length:
             raise RoundError(f"site {self.name}: no training step was made in round {round}; rebuild the client")
-        return steps, float(seams.task_loss) / seams.seen
+        if not seams.steps:
+            raise RoundError(
+                f"site {self.name}: every step of round {round} was skipped, as gradients overflowed in half "
+                "precision (amp: true); lower the learning rate, look at the data, or set amp: false in the bundle"
+            )
+        return seams.steps, float(seams.task_loss) / seams.seen
 
     def evaluate(self, round: int) -> tuple[int, dict[str, float | None]]:
         """Run the evaluator; return the number of examples and its metrics, the key metric first.

@@ -2,19 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from variants import Piece, bundle_with
+from variants import Piece
 
-from monai_fedskew.core.method import Method
 from monai_fedskew.errors import ConfigError
-from monai_fedskew.federation.client import Client
-from monai_fedskew.federation.settings import Settings
-from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.site import Site
 
 
@@ -166,26 +161,3 @@ def test_gradients_are_changed_after_backward_in_the_order_perturb_correct_clip(
     site.train(1, 1, keep_optimizer=False)
     assert seen == ["perturb", "correct", "clip"] * 4
     assert torch.equal(before, weight)
-
-
-@pytest.mark.parametrize("stage", ["perturb", "correct", "clip"])
-def test_changing_partial_gradients_is_refused_before_training(
-    stage: str, study: Path, tiny_bundle: Path, tmp_path: Path
-) -> None:
-    """With gradient accumulation gradients are partial: an error that names site, part and option when it is bound."""
-    bundle = bundle_with(
-        tiny_bundle, tmp_path / "b", lambda config: config["train"]["trainer"].update(accumulation_steps=2)
-    )
-    method = Method("m", parts=(Piece("scale", (stage,), ((stage, lambda: None),)),))
-    with pytest.raises(ConfigError, match=r"site A: scale changes gradients.*accumulation_steps"):
-        Client(method, BundleSite(bundle, "A", study / "A"), Settings(rounds=1))
-
-
-def test_accumulated_gradients_may_be_trained_on(study: Path, tiny_bundle: Path, tmp_path: Path) -> None:
-    """Without a part that changes gradients, accumulation_steps is the bundle's own affair."""
-    bundle = bundle_with(
-        tiny_bundle, tmp_path / "b", lambda config: config["train"]["trainer"].update(accumulation_steps=2)
-    )
-    opened = BundleSite(bundle, "A", study / "A").open()
-    steps, _ = opened.train(1, 1, keep_optimizer=False)
-    assert steps == 4
