@@ -1,0 +1,65 @@
+"""The predicted mask of one volume as a NIfTI file on that volume's own grid."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from ignite.engine import Engine, Events
+from numpy.typing import NDArray
+
+from monai_fedskew.errors import DataError, StateError
+
+__all__ = ["MaskFile"]
+
+
+class MaskFile:
+    """Write the class of each voxel to ``<name of the image>_mask.nii.gz``.
+
+    The evaluator must be decollating, with ``pred`` inverted to the image's own grid (MONAI's ``Invertd``). Affine and
+    units are copied from the image's header, so the mask lies on it in any viewer.
+
+    Args:
+        image: the NIfTI file that is predicted.
+        folder: where the mask goes; made if absent, a mask of that name is replaced.
+
+    Raises:
+        DataError: there is no such file, or it is no NIfTI file.
+        StateError: the prediction has another size than the image.
+
+    Example:
+        >>> import tempfile, nibabel, torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     nibabel.save(nibabel.Nifti1Image(np.zeros((2, 2, 1)), np.diag([2.0, 2, 3, 1])), f"{folder}/a.nii")
+        ...     mask = MaskFile(f"{folder}/a.nii", folder).write(torch.ones(2, 2, 2, 1).cumsum(0).numpy())
+        ...     mask.name, np.asarray(nibabel.load(mask).dataobj).tolist()
+        ('a_mask.nii.gz', [[[1], [1]], [[1], [1]]])
+    """
+
+    def __init__(self, image: str | Path, folder: str | Path) -> None:
+        self.image, self.folder = Path(image), Path(folder)
+        if not self.image.is_file():
+            raise DataError(f"--image {self.image.absolute()}: no such file")
+        if not self.image.name.endswith((".nii", ".nii.gz")):
+            raise DataError(f"--image {self.image}: must be a NIfTI file, .nii or .nii.gz")
+
+    def attach(self, engine: Engine) -> None:
+        """Listen to an evaluator of this one image."""
+        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: self.write(engine.state.output[0]["pred"]))
+
+    def write(self, logits: NDArray[np.float32]) -> Path:
+        """Write the class of the largest of the logits, (classes, X, Y, Z); return the file."""
+        import nibabel as nib  # here: segmenting alone needs it
+
+        source = nib.load(self.image)
+        mask = np.asarray(logits).argmax(0).astype(np.uint8)
+        if mask.shape != source.shape[:3]:
+            raise StateError(f"{self.image}: predicted {mask.shape}, the image is {source.shape}; invert the transforms")
+        result = nib.Nifti1Image(mask, source.affine, dtype=np.uint8)
+        result.header.set_xyzt_units(*source.header.get_xyzt_units())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = self.image.name.removesuffix(".gz").removesuffix(".nii")
+        target = self.folder / f"{name}_mask.nii.gz"
+        part = target.with_name(f".{os.getpid()}-{target.name}")
+        nib.save(result, part)
+        part.replace(target)
+        return target
