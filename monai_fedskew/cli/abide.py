@@ -2,14 +2,14 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from monai_fedskew.cli.options import force, out
+from monai_fedskew.cli.preparing import FOLDER, peak_memory_mib, progress_of, table
 
 if TYPE_CHECKING:
     from monai_fedskew.data.manifest import SiteManifest
@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["abide"]
 
 
-class _Folder(click.Path):
-    """A folder that must have a name: Path("") would mean the current one."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            self.fail("the name is empty; give a folder, or . for this one", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-_FOLDER = _Folder(path_type=Path)
 _SITE = click.option("--site", "sites", multiple=True, metavar="S", help="Only this site; may be repeated.")
 _QUALITY = click.option(
     "--quality/--all-subjects",
@@ -52,7 +42,7 @@ def abide() -> None:
 
 
 @abide.command()
-@click.argument("data", type=_FOLDER)
+@click.argument("data", type=FOLDER)
 @_SITE
 @_PROTOCOL
 @_QUALITY
@@ -65,7 +55,7 @@ def fetch(data: Path, sites: tuple[str, ...], protocol: str | None, quality: boo
     """
     from monai_fedskew.data.abide.fetch import fetch as run
 
-    with _progress("fetch") as progress:
+    with progress_of("fetch") as progress:
         done = run(data, sites=sites, protocol=protocol, quality_checked=quality, url=url, progress=progress)
     for name in done.repaired:
         click.echo(f"damaged, fetched again: {name}")
@@ -75,7 +65,7 @@ def fetch(data: Path, sites: tuple[str, ...], protocol: str | None, quality: boo
 
 
 @abide.command()
-@click.argument("data", type=_FOLDER)
+@click.argument("data", type=FOLDER)
 @click.option("--atlas", required=True, type=click.Path(path_type=Path, exists=True), help="3D NIfTI of labels.")
 @click.option(
     "--labels",
@@ -94,7 +84,7 @@ def extract(data: Path, atlas: Path, labels: Path, mask: Path | None, out: Path,
     """
     from monai_fedskew.data.abide.extract import extract as run
 
-    with _progress("extract") as progress:
+    with progress_of("extract") as progress:
         done = run(data, atlas, labels, out, mask=mask, force=force, progress=progress)
     if done.unnamed:
         shown = ", ".join(str(label) for label in done.unnamed[:10]) + (", ..." if len(done.unnamed) > 10 else "")
@@ -105,7 +95,7 @@ def extract(data: Path, atlas: Path, labels: Path, mask: Path | None, out: Path,
 
 
 @abide.command()
-@click.argument("data", type=_FOLDER)
+@click.argument("data", type=FOLDER)
 @out
 @_PROTOCOL
 @_SITE
@@ -183,10 +173,10 @@ def prepare(
         exclude=exclude,
         store=store,
     )
-    with _progress("prepare") as progress:
+    with progress_of("prepare") as progress:
         manifests = run(data, out, options, force=force, threads=threads, progress=progress)
     _show(manifests, out)
-    click.echo(f"{time.perf_counter() - start:.1f} seconds, {_peak_memory_mib():.0f} MiB of memory at the most")
+    click.echo(f"{time.perf_counter() - start:.1f} seconds, {peak_memory_mib():.0f} MiB of memory at the most")
 
 
 def _show(manifests: "Sequence[SiteManifest]", out: Path) -> None:
@@ -197,10 +187,10 @@ def _show(manifests: "Sequence[SiteManifest]", out: Path) -> None:
     console = Console(width=None if sys.stdout.isatty() else 110)
     counts = site_table(manifests)
     total = ("all", *(sum(row[column] for row in counts) for column in range(1, 6)))  # type: ignore[misc]  # ints
-    console.print(_table(["site", "subjects", "autism", "control", "windows", "excluded"], [*counts, total]))
+    console.print(table(["site", "subjects", "autism", "control", "windows", "excluded"], [*counts, total]))
     left_out = exclusions(manifests)
     if left_out:
-        console.print(_table(["site", "left out because", "subjects"], left_out))
+        console.print(table(["site", "left out because", "subjects"], left_out))
     for manifest in manifests:
         if "edges set to zero" in manifest.notes:
             click.echo(f"{manifest.site}: edges set to zero: {manifest.notes['edges set to zero']}")
@@ -211,30 +201,3 @@ def _show(manifests: "Sequence[SiteManifest]", out: Path) -> None:
     if "dropped label" in first.notes:
         click.echo(f"dropped label {first.notes['dropped label']}")
     click.echo(f"{len(first.regions)} regions, {first.n_features} features; written to {out}")
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for column, title in enumerate(titles):
-        table.add_column(title, justify="right" if isinstance(rows[0][column], int) else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
-    return table
-
-
-@contextmanager
-def _progress(text: str) -> Iterator[Callable[[int, int, str], None]]:
-    from monai_fedskew.cli.progress import bar
-
-    with bar(text, has_lines=True) as advance:
-        yield lambda done, total, name: advance(done, name, total)
-
-
-def _peak_memory_mib() -> float:
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)

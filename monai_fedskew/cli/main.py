@@ -21,6 +21,7 @@ _COMMANDS = {
     "methods": ("methods", "List every method with its parameters and paper."),
     "privacy": ("privacy", "Say what FedRDN's noise costs in privacy and in precision."),
     "abide": ("abide", "Fetch, extract and prepare ABIDE resting-state fMRI."),
+    "images": ("images", "Prepare folders of images: pictures, NIfTI volumes, DICOM series."),
     "bundle": ("bundle", "List, check and make bundles."),
     "site": ("site", "Set up a hospital for any engine; look after its private state."),
     "simulate": ("simulate", "Run one method over the sites in this process."),
