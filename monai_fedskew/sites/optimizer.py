@@ -1,7 +1,6 @@
 """Optimizer and schedulers at the start of a round: learning rate from the round, tensors fresh or kept."""
 
 import copy
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,13 +45,12 @@ class OptimizerState:
         if keep:
             groups["state"] = self.optimizer.state_dict()["state"]
         self.optimizer.load_state_dict(groups)
+        # torch warns of a scheduler that steps before its optimizer: the point here, and what becomes of skipped steps
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # set by torch on the instance
         for (scheduler, is_epoch_level), fresh in zip(self._schedulers, self._fresh_schedules, strict=True):
             scheduler.load_state_dict(copy.deepcopy(fresh))
-            with warnings.catch_warnings():
-                # torch warns when a scheduler is stepped before its optimizer, which is the point here
-                warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
-                for _ in range(epochs if is_epoch_level else epochs * steps):
-                    scheduler.step()
+            for _ in range(epochs if is_epoch_level else epochs * steps):
+                scheduler.step()
 
     def private(self) -> State:
         """Return the optimizer's tensors (momentum and the like), named by parameter index."""

@@ -166,7 +166,7 @@ class Seams:
         return any(bool(value.item()) for value in found.values())
 
     def _make_whole(self, factor: float) -> None:
-        """Make an epoch's last gradient a mean: MONAI divides by ``accumulation_steps``, however few batches there are."""
+        """Make an epoch's last gradient a mean: MONAI divides by ``accumulation_steps``, however few the batches."""
         gradients = [value.grad for value in self.trainer.network.parameters() if value.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, factor)
