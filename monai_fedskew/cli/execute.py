@@ -221,6 +221,11 @@ def _finish(planned: Plan, outcome: Outcome) -> dict[str, Any]:
 def _dealt(planned: Plan, partition: Partition) -> Plan:
     """The same run over clients that the sites' rows are dealt to."""
     settings = planned.spec.settings
+    if planned.method.scope == "pooled" and partition.leaves_rows_out:
+        raise ConfigError(
+            f"partition {partition.text}: {planned.method.name} trains on all rows, of which the clients hold a part; "
+            "leave one of the two out"
+        )
     clients = deal_sites(partition, tuple(planned.sites.values()), seed=settings.seed)
     unscored = sum(not client.has_validation for client in clients.values())
     if unscored and settings.choose == "best" and planned.method.scope != "pooled":

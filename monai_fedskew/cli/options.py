@@ -76,7 +76,8 @@ min_sites = click.option("--min-sites", type=click.IntRange(1), help="Stop when 
 partition = click.option(
     "--partition",
     metavar="HOW",
-    help="Pool the sites' rows and deal them to --clients: homogeneous, or dirichlet:alpha=0.5 for label skew.",
+    help="Pool the sites' rows and deal them to --clients: homogeneous, or dirichlet:alpha=0.5 for label skew. Or deal "
+    "each site's own rows: by-site:parts=5, or by-site:parts=10,clients=2 for two of ten parts of each site.",
 )
 clients = click.option("--clients", type=click.IntRange(2), help="Number of clients of --partition.")
 threads = click.option("--threads", type=click.IntRange(1, 1024), help="Torch threads; fixes results bit for bit. [1]")

@@ -30,7 +30,7 @@ _KINDS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
     ("weights", str, "samples, groups or equal"),
     ("choose", str, "best or last"),
     ("optimizer_state", str, "reset or keep"),
-    ("partition", str, "homogeneous or dirichlet:alpha=0.5"),
+    ("partition", str, "homogeneous, dirichlet:alpha=0.5 or by-site:parts=5"),
     ("clients", int, "a whole number"),
     ("overrides", dict, "ids and values"),
     ("published", list, "a list of blocks"),

@@ -1,4 +1,4 @@
-"""One pool of samples dealt to many clients: by labels in unequal shares (Dirichlet), or evenly."""
+"""Samples dealt to many clients: one pool by labels in unequal shares (Dirichlet) or evenly, or each site's own."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from monai_fedskew.core.ranges import require_number
+from monai_fedskew.core.ranges import require_number, require_whole
 from monai_fedskew.errors import ConfigError, DataError
 
 __all__ = ["Partition", "dirichlet_partition", "homogeneous_partition", "parse_partition"]
@@ -19,74 +19,108 @@ _DRAWS = 2000
 
 @dataclass(frozen=True)
 class Partition:
-    """How a pool of samples is dealt to clients.
+    """How samples are dealt to clients.
 
     Args:
-        kind: "homogeneous" gives every client the same share of each class; "dirichlet" draws the shares.
-        clients: number of clients, at least 2.
-        alpha: concentration of the Dirichlet distribution, above 0; None where the kind is homogeneous.
+        kind: "homogeneous" gives every client the same share of each class of a pool of all sites; "dirichlet" draws
+            the shares; "by-site" deals each site's samples evenly to clients of its own, so that a client keeps the
+            features of one site.
+        clients: number of clients, at least 2; by site those of each site that take part, at least 1.
+        alpha: concentration of the Dirichlet distribution, above 0; None for the other kinds.
+        parts: by site, the number of parts that each site is cut into, at least ``clients``. With fewer clients than
+            parts the other parts are left out: so clients are added one by one to a federation, each as large as
+            before (Li et al. 2021, FedBN, ICLR, arXiv 2102.07623, study of heterogeneity). None for the other kinds.
 
     Raises:
-        ConfigError: a value out of range, or an alpha where there is none.
+        ConfigError: a value out of range, or one that the kind does not take.
 
     Example:
         >>> Partition("dirichlet", 3, alpha=0.5).names
         ('client01', 'client02', 'client03')
+        >>> Partition("by-site", 2, parts=10).names_at("NYU")
+        ('NYU-01', 'NYU-02')
     """
 
-    kind: Literal["homogeneous", "dirichlet"]
+    kind: Literal["homogeneous", "dirichlet", "by-site"]
     clients: int
     alpha: float | None = None
+    parts: int | None = None
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        if isinstance(self.clients, bool) or not isinstance(self.clients, int) or self.clients < 2:
-            raise ConfigError(f"clients={self.clients!r} must be a whole number, at least 2")
-        if self.kind == "homogeneous" and self.alpha is not None:
-            raise ConfigError(f"partition homogeneous: takes no alpha, got {self.alpha!r}")
+        least = 1 if self.kind == "by-site" else 2
+        if isinstance(self.clients, bool) or not isinstance(self.clients, int) or self.clients < least:
+            raise ConfigError(f"clients={self.clients!r} must be a whole number, at least {least}")
+        for name, value, kind in (("alpha", self.alpha, "dirichlet"), ("parts", self.parts, "by-site")):
+            if value is not None and self.kind != kind:
+                raise ConfigError(f"partition {self.kind}: takes no {name}, got {value!r}")
         if self.kind == "dirichlet":
             require_number("partition dirichlet", "alpha", self.alpha, above=0)
+        if self.kind == "by-site":
+            require_whole("partition by-site", "parts", 0 if self.parts is None else self.parts, self.clients)
 
     @property
     def text(self) -> str:
         """As it is written on the command line."""
+        if self.parts is not None:
+            return f"by-site:parts={self.parts}" + f",clients={self.clients}" * self.leaves_rows_out
         return self.kind if self.alpha is None else f"{self.kind}:alpha={self.alpha:g}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the clients; sorted they are in order of their numbers."""
-        digits = max(2, len(str(self.clients)))
-        return tuple(f"client{number:0{digits}}" for number in range(1, self.clients + 1))
+        """Names of the clients of a pool; sorted they are in order of their numbers."""
+        return tuple(f"client{number}" for number in self._numbers)
+
+    @property
+    def leaves_rows_out(self) -> bool:
+        """Whether some training rows are at no client."""
+        return self.parts is not None and self.clients < self.parts
+
+    def names_at(self, site: str) -> tuple[str, ...]:
+        """Names of the clients of one site; sorted they are in order of their numbers."""
+        return tuple(f"{site}-{number}" for number in self._numbers)
 
     def deal(self, labels: ArrayLike, *, seed: int, groups: ArrayLike | None = None) -> tuple[Rows, ...]:
-        """Deal samples; see the function of the kind."""
+        """Deal samples, by site those of one; see the function of the kind."""
         if self.alpha is None:
-            return homogeneous_partition(labels, self.clients, seed=seed, groups=groups)
+            return homogeneous_partition(labels, self.parts or self.clients, seed=seed, groups=groups)[: self.clients]
         return dirichlet_partition(labels, self.clients, self.alpha, seed=seed, groups=groups)
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        digits = max(2, len(str(self.clients)))
+        return tuple(f"{number:0{digits}}" for number in range(1, self.clients + 1))
 
 
 def parse_partition(text: str, clients: int | None) -> Partition:
-    """Read ``homogeneous`` or ``dirichlet:alpha=0.5``.
+    """Read ``homogeneous``, ``dirichlet:alpha=0.5``, ``by-site:parts=5`` or ``by-site:parts=10,clients=2``.
 
     Args:
         text: what follows ``--partition``.
         clients: what follows ``--clients``.
 
     Raises:
-        ConfigError: neither of the two, no number of clients, or a value out of range.
+        ConfigError: none of these, no number of clients or one too many, or a value out of range.
 
     Example:
-        >>> parse_partition("dirichlet:alpha=0.5", 16)
-        Partition(kind='dirichlet', clients=16, alpha=0.5)
+        >>> parse_partition("dirichlet:alpha=0.5", 16).clients
+        16
+        >>> parse_partition("by-site:parts=5", None)
+        Partition(kind='by-site', clients=5, alpha=None, parts=5)
     """
+    kind, _, argument = text.partition(":")
+    if kind == "by-site":
+        return _by_site(text, argument, clients)
     if clients is None:
         raise ConfigError(f"--partition {text} needs the number of clients, e.g. --clients 16")
-    kind, _, argument = text.partition(":")
     name, _, value = argument.partition("=")
     if text == "homogeneous":
         return Partition("homogeneous", clients)
     if kind != "dirichlet" or name != "alpha":
-        raise ConfigError(f"--partition {text!r} must be homogeneous, or dirichlet with its alpha: dirichlet:alpha=0.5")
+        raise ConfigError(
+            f"--partition {text!r} must be homogeneous, or dirichlet with its alpha: dirichlet:alpha=0.5, or by-site "
+            "with its parts: by-site:parts=5"
+        )
     try:
         alpha = float(value)
     except ValueError:
@@ -184,6 +218,17 @@ def homogeneous_partition(
     if smallest < min_samples:
         raise DataError(f"a client of {n_clients} would get {smallest} samples, fewer than {min_samples}")
     return units.rows(owners, n_clients)
+
+
+def _by_site(text: str, argument: str, clients: int | None) -> Partition:
+    """Read what follows ``by-site:``; clients of each site are said there, as ``--clients`` counts all of them."""
+    if clients is not None:
+        raise ConfigError(f"--partition {text} takes no --clients; say by-site:parts=10,clients=2 for two of each site")
+    given = [item.partition("=")[::2] for item in argument.split(",")]
+    known = {name: int(value) for name, value in given if value.isdecimal()}
+    if "parts" not in known or len(known) < len(given) or not known.keys() <= {"parts", "clients"}:
+        raise ConfigError(f"--partition {text!r} must be by-site:parts=5, or by-site:parts=10,clients=2")
+    return Partition("by-site", known.get("clients", known["parts"]), parts=known["parts"])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""All prepared sites' rows dealt to made-up clients: label skew as in the federated learning literature."""
+"""Prepared sites' rows dealt to made-up clients: label skew as in the federated learning literature, or more sites."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +25,11 @@ _TRAIN, _SCORED, _SURVEY = "train#dataset", "validate#dataset", "survey#dataset"
 
 @dataclass(frozen=True)
 class DealtSite:
-    """A client that holds some rows of all sites, behind the bundle of the first; opened as often as needed.
+    """A client that holds some rows of all sites, or of one, behind a bundle; opened as often as needed.
 
     Args:
-        base: bundle and overrides; no site's overlay is used, as a client is none of the sites.
+        base: bundle and overrides. For rows of all sites it is of the client's own name, so that no site's overlay is
+            used, as a client is none of the sites; for rows of one site it is that site's.
         site: name of the client.
         train: id of the bundle to the dataset that takes its place, for training and validation.
         test: the same for training and test.
@@ -55,8 +56,7 @@ class DealtSite:
             ConfigError: also where the bundle's loaders do not read ``train#dataset`` and ``validate#dataset``.
         """
         datasets = self.train if split == "train" else self.test
-        source = replace(self.base, site=self.site)
-        engines = source.engines(parts, seed=seed, split=split, output=output, datasets=datasets)
+        engines = self.base.engines(parts, seed=seed, split=split, output=output, datasets=datasets)
         for engine, id in ((engines.trainer, _TRAIN), (engines.evaluator, _SCORED)):
             if engine.data_loader.dataset is not datasets[id]:
                 raise ConfigError(
@@ -84,7 +84,7 @@ class DealtSite:
 
 
 def deal_sites(partition: Partition, sources: Sequence[BundleSite], *, seed: int) -> dict[str, DealtSite]:
-    """Pool the rows of sites and deal them to clients.
+    """Deal the rows of sites to clients, those of all sites as one pool or, by site, those of each to its own clients.
 
     Training rows are dealt as the partition says. Validation and test rows are dealt evenly by class, so that every
     client is scored on the same mix, as far as there are subjects enough, and the mean over clients is close to the
@@ -103,6 +103,23 @@ def deal_sites(partition: Partition, sources: Sequence[BundleSite], *, seed: int
         ConfigError: a bundle without one class a sample, or no draw that gives every client enough.
         DataError: too few training or test rows, or subjects, for so many clients.
     """
+    if partition.kind != "by-site":
+        return _deal(partition, sources, partition.names, seed)
+    clients: dict[str, DealtSite] = {}
+    for source in sources:
+        try:
+            clients |= _deal(partition, [source], partition.names_at(source.site), derive(seed, source.site))
+        except DataError as error:
+            raise DataError(f"site {source.site}: {error}") from error
+    shares = [share for client in clients.values() for share in (*client.train.values(), *client.test.values())]
+    most = max(share.pool_classes for share in shares)
+    for share in shares:
+        share.pool_classes = most  # a site may lack the last classes
+    return clients
+
+
+def _deal(partition: Partition, sources: Sequence[BundleSite], names: Sequence[str], seed: int) -> dict[str, DealtSite]:
+    """Deal the pooled rows of some sites to clients of these names."""
     training = [source.engines(split="train") for source in sources]
     scoring = [source.engines(split="test").evaluator.data_loader.dataset for source in sources]
     train = pool_of([engines.trainer.data_loader.dataset for engines in training])
@@ -122,7 +139,8 @@ def deal_sites(partition: Partition, sources: Sequence[BundleSite], *, seed: int
         "test": _evenly(partition, labels["test"], seed, test, "test"),
     }
     clients = {}
-    for number, name in enumerate(partition.names):
+    for number, name in enumerate(names):
+        base = sources[0] if partition.kind == "by-site" else replace(sources[0], site=name)
         rows = shares["training"][number]
         mine = {_TRAIN: _share(train, rows, labels["training"], classes)}
         if survey is not None:
@@ -131,7 +149,7 @@ def deal_sites(partition: Partition, sources: Sequence[BundleSite], *, seed: int
             _share(pool, shares[split][number], labels[split], classes)
             for split, pool in (("validation", validation), ("test", test))
         ]
-        clients[name] = DealtSite(sources[0], name, {**mine, _SCORED: scored[0]}, {**mine, _SCORED: scored[1]})
+        clients[name] = DealtSite(base, name, {**mine, _SCORED: scored[0]}, {**mine, _SCORED: scored[1]})
     return clients
 
 
