@@ -185,10 +185,12 @@ def _show(prepared: "Prepared", out: Path) -> None:
     from monai_fedskew.data.imaging.report import exclusions, label_table, look_table
 
     console = Console(width=None if sys.stdout.isatty() else 110)
-    counts = label_table(prepared.manifests)
-    total = ("all", *(sum(row[column] for row in counts) for column in range(1, 7)))  # type: ignore[misc]  # ints
     titles = ["site", "images", "subjects", "train", "validation", "test", "left out"]
-    console.print(table(titles, [*counts, total]))
+    counts = [list(row) for row in label_table(prepared.manifests)]
+    counts.append(["all", *(sum(values) for values in list(zip(*counts, strict=True))[1:])])
+    is_given = any(counts[-1][3:6])
+    shown = [column for column in range(7) if is_given or column not in (3, 4, 5)]
+    console.print(table([titles[k] for k in shown], [[row[k] for k in shown] for row in counts]))
     looks = ["site", "orientation", "spacing mm", "size", "channels", "mean", "std", "1 %", "50 %", "99 %"]
     console.print(table(looks, look_table(prepared.surveys)))
     left_out = exclusions(prepared.manifests)
@@ -196,9 +198,11 @@ def _show(prepared: "Prepared", out: Path) -> None:
         console.print(table(["site", "left out because", "images"], left_out))
     if prepared.ignored:
         click.echo("files left alone: " + ", ".join(f"{n} {ending}" for ending, n in prepared.ignored.items()))
+    if ".pkl" in prepared.ignored:
+        click.echo("a .pkl is never opened, as it can run code: give a list of splits as CSV with --splits")
     for warning in prepared.warnings:
         click.echo(f"WARNING: {warning}")
     first = prepared.manifests[0]
     names = ", ".join(first.label_names[:12]) + (", ..." if len(first.label_names) > 12 else "")
     kept = f"rows of {'x'.join(map(str, first.shape))}" if first.store == "vectors" else "files"
-    click.echo(f"layout {prepared.layout}; {len(first.label_names)} labels: {names}; kept as {kept} in {out}")
+    click.echo(f"layout {prepared.layout}; labels {names}; kept as {kept} in {out}")

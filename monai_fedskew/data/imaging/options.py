@@ -67,14 +67,14 @@ class Options:
             for name, value in (("--size", self.size), ("--channels", self.channels)):
                 if value is not None:
                     raise ConfigError(f"{name} changes images, --store files leaves them; transforms do it there")
-        if self.has_copies and (self.store == "vectors" or self.size is not None):
-            raise ConfigError("--copy is for images that stay files; with --size the prepared folder holds its rows")
+        if self.has_copies and (self.store == "vectors" or self.size or self.channels):
+            raise ConfigError("--copy is for images that stay files; as rows the prepared folder holds them anyway")
         twice = next((name for name in self.label_names if self.label_names.count(name) > 1), None)
         if twice is not None:
             raise ConfigError(f"--label-names has {twice!r} twice; each label needs a name of its own")
 
-    def notes(self, layout: str) -> dict[str, str]:
-        """Return the options in words, for a manifest."""
+    def notes(self, layout: str, store: str) -> dict[str, str]:
+        """Return the options in words, for a manifest; ``layout`` and ``store`` are those that were chosen."""
         named = {
             "layout": layout,
             "labels": "" if self.table is None else self.table.name,
@@ -83,7 +83,7 @@ class Options:
             "subject pattern": self.subject_pattern,
             "size": "x".join(map(str, self.size or ())),
             "channels": str(self.channels or ""),
-            "range": _comma(self.value_range),
+            "range": _comma(self.value_range) if store == "vectors" else "",
             "binary masks": {True: "yes", False: "no", None: ""}[self.binary_masks],
             "copied": "yes" if self.has_copies else "",
             "unreadable": "left out" if self.skips_unreadable else "",

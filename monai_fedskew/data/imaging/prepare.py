@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from monai_fedskew.data.abide.folders import check_folders, whole_or_nothing
+from monai_fedskew.data.imaging.found import stem
 from monai_fedskew.data.imaging.given_splits import apply_splits
 from monai_fedskew.data.imaging.label_names import class_names, value_names
 from monai_fedskew.data.imaging.layouts import LAYOUTS, find_images
@@ -72,6 +73,8 @@ def prepare_images(
     """
     data, out = Path(data), Path(out)
     check_folders(data, out, force=force, mark="prepare.json")
+    if out.resolve().is_relative_to(data.resolve()):
+        raise ConfigError(f"output folder {out} would lie among the images of {data}; choose one outside of it")
     layout, found = _found(data, options)
     chosen, left_out = _chosen(found, options)
     is_segmentation = chosen[0].mask is not None
@@ -91,7 +94,7 @@ def prepare_images(
             written.append(writer.write(site, members, threads=threads, tick=tick))
             done += len(members)
         names = _names(data, layout, options, written, is_segmentation=is_segmentation)
-        notes = {**options.notes(layout), "prepared by": f"monai-fedskew {version('monai-fedskew')}"}
+        notes = {**options.notes(layout, store), "prepared by": f"monai-fedskew {version('monai-fedskew')}"}
         notes |= {"binary masks": "yes"} if writer.is_binary else {}
         manifests = tuple(writer.finish(one, names, notes, left_out.get(one.site, [])) for one in written)
         warnings = _warnings(written, manifests, left_out)
@@ -159,7 +162,21 @@ def _chosen(found: Sequence[ImageSource], options: Options) -> tuple[list[ImageS
             if not source.split:
                 left_out.setdefault(source.site, []).append(Excluded(source.id, "not in the list of splits"))
         kept = listed
+    if not kept:
+        raise DataError("no image is left: --site, --classes and the list of splits have none in common")
+    _require_whole_groups(kept)
     return kept, left_out
+
+
+def _require_whole_groups(kept: Sequence[ImageSource]) -> None:
+    given: dict[tuple[str, str], ImageSource] = {}
+    for source in kept:
+        first = given.setdefault((source.site, source.group), source) if source.group else source
+        if first.split != source.split:
+            raise DataError(
+                f"site {source.site}: subject {source.group!r} is in {first.split} with {first.id} and in "
+                f"{source.split} with {source.id}; no split may cut a subject: correct the list, or --splits none"
+            )
 
 
 def _store(options: Options, is_segmentation: bool) -> str:
@@ -183,33 +200,42 @@ def _names(
 def _warnings(
     written: Sequence[Written], manifests: Sequence[SiteManifest], left_out: Mapping[str, Sequence[Excluded]]
 ) -> tuple[str, ...]:
-    found = [text for one in written for text in one.warnings]
-    seen: dict[str, tuple[str, str, str]] = {}
-    copies = []
+    found = [text for one in written for text in (*one.warnings, *_copies(one.site, written))]
+    for manifest in manifests:
+        absent = sorted(set(range(len(manifest.label_names))) - {subject.label for subject in manifest.subjects})
+        if absent and not any(subject.mask for subject in manifest.subjects):
+            names = ", ".join(manifest.label_names[label] for label in absent[:5])
+            found.append(f"site {manifest.site}: no image of {names}{', ...' if len(absent) > 5 else ''}")
+    sites = {manifest.site for manifest in manifests}
+    found += [f"site {site}: no image is in the list of splits" for site in left_out if site not in sites]
+    return tuple(found)
+
+
+def _copies(site: str, written: Sequence[Written]) -> list[str]:
+    """Say which images of a site are copies of images before them, here or at another site."""
+    first: dict[str, tuple[str, str, str]] = {}
+    copies: list[str] = []
+    apart = 0
     for one in written:
         for subject in one.subjects:
             here = (one.site, subject.id, subject.split)
-            first = seen.setdefault(one.digests[subject.id], here)
-            if first != here:
-                copies.append(f"{' '.join(filter(None, first))} = {' '.join(filter(None, here))}")
-    if copies:
-        more = f" and {len(copies) - 3} more" if len(copies) > 3 else ""
-        found.append(f"{len(copies)} images are copies of others, byte for byte: {'; '.join(copies[:3])}{more}")
-    found += [
-        f"site {site}: no image is in the list of splits"
-        for site in left_out
-        if site not in {m.site for m in manifests}
-    ]
-    return tuple(found)
+            other = first.setdefault(one.digests[subject.id], here)
+            if other != here and one.site == site:
+                copies.append(f"{here[1]} = {other[1] if other[0] == site else ' '.join(other[:2])}")
+                apart += (other[0], other[2]) != (site, subject.split)
+    if not copies:
+        return []
+    shown = ", ".join(copies[:3]) + (", ..." if len(copies) > 3 else "")
+    across = f", {apart} of them across splits or sites" if apart else ""
+    return [f"site {site}: {len(copies)} images are copies of others, byte for byte{across}: {shown}"]
 
 
 def _ignored(data: Path, found: Sequence[ImageSource]) -> dict[str, int]:
     """Count files below the folder that belong to no image, by ending."""
     used = {path for source in found for path in (*source.files, *([source.mask] if source.mask else []))}
     inside = (path for path in data.rglob("*") if path.is_file() and not path.name.startswith("."))
-    endings = Counter(
-        path.suffix.lower() or "no ending" for path in inside if path not in used and path.parent not in used
-    )
+    loose = (path.name for path in inside if path not in used and path.parent not in used)
+    endings = Counter(name.removeprefix(stem(Path(name))) or Path(name).suffix or "without ending" for name in loose)
     return dict(endings.most_common())
 
 

@@ -186,14 +186,18 @@ class SiteWriter:
     def _require_shape(self, source: ImageSource, row: Row) -> None:
         self._shape = self._shape or row.shape
         if row.shape != self._shape:
-            what = "--channels 1 or 3" if row.shape[0] != self._shape[0] else "--size HxW"
             raise DataError(
                 f"site {source.site}: {source.files[0]} is {_times(row.shape)} (channels first), images before it are "
-                f"{_times(self._shape)}; rows must be of one shape: give {what}"
+                f"{_times(self._shape)}; rows must be of one shape: give --size and --channels"
             )
 
     def _add(self, written: Written, source: ImageSource, facts: Facts) -> None:
         row, folder = len(written.subjects), self.folder / source.site
+        if row and len(facts.size) != len(written.survey.sizes[0]):
+            raise DataError(
+                f"site {source.site}: {source.files[0]} has {len(facts.size)} spatial axes, images before it "
+                f"{len(written.survey.sizes[0])}; prepare pictures and volumes apart"
+            )
         written.survey.add(facts)
         written.digests[source.id] = " ".join(facts.digests[path] for path in source.files)
         files: tuple[str, ...] = ()
