@@ -1,4 +1,10 @@
-"""Site statistics and normalisation by them: of use with no federation."""
+"""Site statistics and normalisation by them: of use with no federation.
+
+MONAI's transforms among them are loaded when first used: a server has torch, not MONAI.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from monai_fedskew.transforms.amplitude import AmplitudeBatch, AmplitudeNormaliser, mean_amplitude
 from monai_fedskew.transforms.calculator import StatisticsCalculator
@@ -14,13 +20,32 @@ from monai_fedskew.transforms.statistics import (
 )
 from monai_fedskew.transforms.table import read_statistics, read_table, write_statistics
 
+if TYPE_CHECKING:
+    from monai_fedskew.transforms.site_normalize import RandSiteNormalize, SiteNormalize
+    from monai_fedskew.transforms.site_normalized import (
+        RandSiteNormalizeD,
+        RandSiteNormalized,
+        RandSiteNormalizeDict,
+        SiteNormalizeD,
+        SiteNormalized,
+        SiteNormalizeDict,
+    )
+
 __all__ = [
     "AmplitudeBatch",
     "AmplitudeNormaliser",
     "GaussianRelease",
     "NormaliseBatch",
+    "RandSiteNormalize",
+    "RandSiteNormalizeD",
+    "RandSiteNormalizeDict",
+    "RandSiteNormalized",
     "Region",
     "SiteNormaliser",
+    "SiteNormalize",
+    "SiteNormalizeD",
+    "SiteNormalizeDict",
+    "SiteNormalized",
     "SiteStatistics",
     "StatisticsCalculator",
     "StdMode",
@@ -34,3 +59,20 @@ __all__ = [
     "require_definition",
     "write_statistics",
 ]
+
+_HOME = {
+    "RandSiteNormalize": "site_normalize",
+    "RandSiteNormalizeD": "site_normalized",
+    "RandSiteNormalizeDict": "site_normalized",
+    "RandSiteNormalized": "site_normalized",
+    "SiteNormalize": "site_normalize",
+    "SiteNormalizeD": "site_normalized",
+    "SiteNormalizeDict": "site_normalized",
+    "SiteNormalized": "site_normalized",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"monai_fedskew.transforms.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'monai_fedskew.transforms' has no attribute {name!r}")

@@ -1,9 +1,10 @@
 """Measure a site: from batches at hand, or from image files in several processes."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,18 @@ def measure_files(
 
 def load_image(file: File) -> Any:
     """Read an image as MONAI's LoadImage does: (C, *spatial) float32."""
+    return _loader()(file)
+
+
+@cache
+def _loader() -> Callable[[File], Any]:
     from monai.transforms import LoadImage  # here: a server has no use for MONAI
 
-    return LoadImage(image_only=True, ensure_channel_first=True)(file)
+    with warnings.catch_warnings():
+        # MONAI 1.6.1 warns, whatever is to be read, where pydicom is installed without NVIDIA's decoder.
+        warnings.filterwarnings("ignore", message="NvImgCodec")
+        loader: Callable[[File], Any] = LoadImage(image_only=True, ensure_channel_first=True)
+    return loader
 
 
 def _mapped(

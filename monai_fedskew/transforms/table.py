@@ -11,7 +11,7 @@ from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.errors import DataError
 from monai_fedskew.transforms.statistics import REGIONS, STD_MODES, Region, SiteStatistics, StdMode, require_comparable
 
-__all__ = ["read_statistics", "read_table", "write_statistics"]
+__all__ = ["as_table", "read_statistics", "read_table", "write_statistics"]
 
 
 def write_statistics(file: Path, statistics: SiteStatistics) -> None:
@@ -71,11 +71,27 @@ def read_table(files: Iterable[Path], *, own: str) -> Mapping[str, SiteStatistic
     Raises:
         DataError: sites measured differently (both are named), a site twice, or ``own`` unknown.
     """
+    return as_table(files, own=own)
+
+
+def as_table(
+    sites: Iterable[SiteStatistics | str | Path] | Mapping[str, SiteStatistics], *, own: str
+) -> Mapping[str, SiteStatistics]:
+    """Return the statistics of several sites, given or in files, sorted by site.
+
+    Raises:
+        DataError: as ``read_table``.
+
+    >>> a, b = (SiteStatistics(name, (0.0,), (1.0,), "image", 1, 10) for name in "AB")
+    >>> list(as_table([b, a], own="A"))
+    ['A', 'B']
+    """
     table: dict[str, SiteStatistics] = {}
-    for file in files:
-        found = read_statistics(file)
+    for given in sites.values() if isinstance(sites, Mapping) else sites:
+        found = given if isinstance(given, SiteStatistics) else read_statistics(Path(given))
         if found.site in table:
-            raise DataError(f"{file}: site {found.site} is given twice; one file a site")
+            where = "statistics" if isinstance(given, SiteStatistics) else given
+            raise DataError(f"{where}: site {found.site} is given twice; each site counts once")
         table[found.site] = found
     require_comparable(table.values())
     if own not in table:
