@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monai_fedskew.data.imaging.found import DICOM, NIFTI
-from monai_fedskew.errors import DataError
+from monai_fedskew.errors import DataError, FedSkewError
 
 __all__ = ["Pixels", "read_pixels"]
 
@@ -100,6 +100,8 @@ def _read(path: Path, is_mask: bool) -> Pixels:
 
             return read_series(path)
         return _read_nifti(path) if name.endswith(NIFTI) else _read_picture(path, is_mask)
+    except FedSkewError:
+        raise
     except _BROKEN as error:
         raise DataError(
             f"{path} cannot be read as an image ({_reason(error)}); get it again or leave it out"
