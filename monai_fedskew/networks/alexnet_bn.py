@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.jit import is_scripting  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from monai_fedskew.errors import ConfigError
 
@@ -62,7 +63,7 @@ class AlexNetBN(nn.Module):
         Raises:
             ConfigError: images of another number of channels or dimensions, or too small ones.
         """
-        if not torch.jit.is_scripting():  # type: ignore[attr-defined]  # public, but missing in torch's __all__
+        if not is_scripting():
             self._require_fitting(images)
         maps = self.layer5(self.layer4(self.layer3(self.layer2(self.layer1(images)))))
         hidden = self.norm1(self.fc1(torch.flatten(self.pool(maps), 1))).relu()
