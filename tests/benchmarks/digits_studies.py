@@ -4,7 +4,7 @@
     python tests/benchmarks/digits_studies.py --data PREPARED --out STUDIES [--only convergence] [--quick]
 
 Runs each setting of the bundle's studies with `fedskew compare`, prints tables and writes to STUDIES a figure and a
-file of scores a study, and convergence_curves.csv. What is finished is kept: the same call again goes on, or only draws.
+file of scores a study, and convergence_curves.csv. What is finished is kept: the same call again only goes on.
 """
 
 import argparse
