@@ -259,7 +259,11 @@ def _require_one_kind(manifests: Mapping[str, SiteManifest]) -> None:
 
 
 def _channels(manifest: SiteManifest) -> tuple[int, ...]:
-    return (manifest.shape[0], len(manifest.shape) - 1) if manifest.shape else ()
+    if not manifest.shape:
+        return ()
+    axes = (len(manifest.shape) - 1,)
+    # files get their channels from the bundle's transforms, which may take grey and colours
+    return axes if manifest.store == "files" else (manifest.shape[0], *axes)
 
 
 def _about(spec: RunSpec, method: Method, sources: Mapping[str, BundleSite]) -> dict[str, Any]:
