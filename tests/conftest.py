@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # scripts: run by hand, or by a test in a process of its own; the search for doctests would import them
-collect_ignore = ["benchmarks", "engines/killed.py", "handlers/ranks.py"]
+collect_ignore = ["benchmarks", "engines/killed.py", "handlers/ranks.py", "second_device.py"]
 
 
 @pytest.fixture(scope="session")
