@@ -72,17 +72,19 @@ def test_bfloat16_and_tensors_that_carry_a_gradient() -> None:
     assert calculated(image, ddof=0).std == (0.5,)
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e4, -1e7, 1e12])
+@pytest.mark.parametrize("offset", [0.0, 1e4, -1e7, 1e10])
 def test_offsets_do_no_harm(offset) -> None:
-    """Values 0, 1 and 2 about any offset have a pooled std of sqrt(2/3); a background of 0 does not change that."""
+    """Values 0, 1 and 2 about any offset have a pooled std of sqrt(2/3)."""
     image = offset + np.tile([0.0, 1.0, 2.0], CHUNK)[None]
-    with_background = np.concatenate([np.zeros((1, CHUNK)), image + 1], 1)
 
-    for found in (
-        calculated(image, image, std_mode="pooled", ddof=0),
-        calculated(with_background, std_mode="pooled", ddof=0, region="nonzero" if offset >= 0 else "all"),
-    )[: 2 if offset > 0 else 1]:
-        assert found.std[0] == pytest.approx((2 / 3) ** 0.5, rel=1e-6)
+    assert calculated(image, image, std_mode="pooled", ddof=0).std[0] == pytest.approx((2 / 3) ** 0.5, rel=1e-9)
+
+
+def test_a_background_far_from_the_values_does_no_harm() -> None:
+    """Half of it 0, half 1e7 plus 0, 1 and 2: the foreground still has a std of sqrt(2/3)."""
+    image = np.concatenate([np.zeros(3 * CHUNK), 1e7 + np.tile([0.0, 1.0, 2.0], CHUNK)])[None]
+
+    assert calculated(image, ddof=0, region="nonzero").std[0] == pytest.approx((2 / 3) ** 0.5, rel=1e-9)
 
 
 def test_background_does_not_count() -> None:
