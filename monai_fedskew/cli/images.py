@@ -43,6 +43,13 @@ class _Range(click.ParamType[tuple[float, float]]):
         return low, high
 
 
+class _List(click.Path):
+    """A file, or the word none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "none" else super().convert(value, param, ctx)
+
+
 @click.group()
 def images() -> None:
     """Prepare folders of images: pictures, NIfTI volumes, DICOM series.
@@ -87,6 +94,7 @@ def layouts() -> None:
 )
 @click.option(
     "--splits",
+    type=_List(path_type=Path, exists=True, dir_okay=False),
     metavar="CSV",
     help="A given list of splits (columns path and split), or none: deal folds even where the layout has a list.",
 )
@@ -129,7 +137,7 @@ def prepare(
     sites: tuple[str, ...],
     classes: str | None,
     label_names: str | None,
-    splits: str | None,
+    splits: Path | str | None,
     subject_pattern: str | None,
     size: tuple[int, ...] | None,
     channels: str | None,
@@ -155,7 +163,7 @@ def prepare(
     options = Options(
         layout=layout,
         table=labels,
-        splits=None if splits in (None, "none") else Path(splits),
+        splits=splits if isinstance(splits, Path) else None,
         has_lists=splits != "none",
         sites=sites,
         classes=_names(classes),

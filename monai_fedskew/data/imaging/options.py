@@ -61,8 +61,6 @@ class Options:
             raise ConfigError(f"--range {_comma(self.value_range)}: the first must be lower than the second")
         if self.table is not None and self.layout not in ("auto", "table"):
             raise ConfigError(f"--labels {self.table} says where images belong, and so does --layout {self.layout}")
-        if self.layout == "table" and self.table is None:
-            raise ConfigError("--layout table needs the table: --labels CSV")
         if self.store == "files":
             for name, value in (("--size", self.size), ("--channels", self.channels)):
                 if value is not None:

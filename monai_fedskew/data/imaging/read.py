@@ -137,11 +137,12 @@ def _mode(stored: str, is_mask: bool) -> str:
 
 def _read_nifti(path: Path) -> Pixels:
     import nibabel
+    from nibabel.filebasedimages import ImageFileError
 
     try:
         image = nibabel.load(path)
         values = np.asanyarray(image.dataobj)
-    except nibabel.filebasedimages.ImageFileError as error:
+    except ImageFileError as error:
         raise DataError(f"{path} cannot be read as NIfTI ({error}); get it again or leave it out") from error
     if values.dtype.kind not in "buif" or not 2 <= values.ndim <= 4:
         raise DataError(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from monai_fedskew.data.imaging.given_splits import apply_splits
+from monai_fedskew.data.imaging.layouts import LAYOUTS, find_images
 from monai_fedskew.data.imaging.layouts.table import read_table, table_names
 from monai_fedskew.data.imaging.source import ImageSource
 from monai_fedskew.errors import DataError
@@ -63,6 +64,10 @@ def test_numbers_order_the_names_of_classes(root: Path) -> None:
     """Columns label and class go together; where they do not, that is an error."""
     assert table_names(_table(root, "path,label,class", "a,1,bike", "b,0,mug", "c,1,bike")) == ("mug", "bike")
     assert table_names(_table(root, "path,class", "a,mug")) == ()
+    (root / "images.csv").write_text("image,label,class\nA/1.png,1,bike\nB/1.png,0,mug\n")
+    layout, found = find_images(root)
+    assert (layout, {source.label for source in found}) == ("table", {"bike", "mug"})
+    assert LAYOUTS["table"].label_names(root) == ("mug", "bike")
     with pytest.raises(DataError, match="do not go together"):
         table_names(_table(root, "path,label,class", "a,1,bike", "b,1,mug"))
 

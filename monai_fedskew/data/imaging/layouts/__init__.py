@@ -14,7 +14,7 @@ from monai_fedskew.data.imaging.layouts.masks import find_masks
 from monai_fedskew.data.imaging.layouts.office import find_office
 from monai_fedskew.data.imaging.layouts.prostate import NAMES as PROSTATE
 from monai_fedskew.data.imaging.layouts.prostate import find_prostate
-from monai_fedskew.data.imaging.layouts.table import find_named_table
+from monai_fedskew.data.imaging.layouts.table import find_named_table, named_table_names
 from monai_fedskew.data.imaging.source import ImageSource
 from monai_fedskew.errors import ConfigError, DataError
 
@@ -58,6 +58,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "table": Layout(
         "A line an image in images.csv or --labels CSV: image, and label or mask; subject, split, site.",
         find_named_table,
+        label_names=named_table_names,
     ),
     "masks": Layout("SITE/images/x with SITE/labels/x (or masks/x), or SITE/x beside SITE/x_mask.", find_masks),
     "folders": Layout(

@@ -12,7 +12,7 @@ from monai_fedskew.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "find_named_table", "read_csv", "read_table", "split_of", "table_names"]
+__all__ = ["COLUMNS", "find_named_table", "named_table_names", "read_csv", "read_table", "split_of", "table_names"]
 
 # what a column is for: the names it may have
 COLUMNS: Mapping[str, Sequence[str]] = {
@@ -30,6 +30,12 @@ def find_named_table(root: Path) -> list[ImageSource] | None:
     """Find a table ``images.csv`` in the folder itself."""
     table = next((root / name for name in _NAMES if (root / name).is_file()), None)
     return None if table is None else read_table(table, root)
+
+
+def named_table_names(root: Path) -> tuple[str, ...]:
+    """Return the names of classes that the table in the folder states, see `table_names`."""
+    table = next((root / name for name in _NAMES if (root / name).is_file()), None)
+    return () if table is None else table_names(table)
 
 
 def read_table(table: Path, root: Path) -> list[ImageSource]:
