@@ -2,7 +2,6 @@
 
 from itertools import chain
 from pathlib import Path
-from typing import get_args
 
 from monai_fedskew.errors import DataError
 from monai_fedskew.reports.results import Results, read_results
@@ -11,7 +10,7 @@ __all__ = ["read_results", "render_certainty", "render_cost", "render_table", "w
 
 
 def render_table(results: Path | Results, *, width: int = 120) -> str:
-    """Draw the tables of accuracy at window and subject level for a terminal, and say which runs are missing and why.
+    """Draw the tables of the main score at every level for a terminal, and say which runs are missing and why.
 
     Of runs on an engine also: which sites have no test scores, who came late and who was absent.
 
@@ -24,10 +23,12 @@ def render_table(results: Path | Results, *, width: int = 120) -> str:
     """
     from monai_fedskew.reports.distributed import in_words
     from monai_fedskew.reports.spread import overview
-    from monai_fedskew.reports.tables import to_text
+    from monai_fedskew.reports.written import to_text
 
     read = read_results(results) if isinstance(results, Path) else results
-    texts = [to_text(overview(read, level), width=width) for level in read.levels] or ["No run has finished.\n"]
+    shown = [name for name in read.metrics if name == read.main.key or read.metric(name).is_better_low]
+    forms = [overview(read, level, metric=name) for name in shown for level in read.levels]
+    texts = [to_text(table, width=width) for table in forms] or ["No run has finished.\n"]
     missing = [f"{m.method}, seed {m.seed}: {m.reason}" for m in read.missing]
     without = ["Runs without a result:", *missing, ""] if missing else []
     gaps = ["Runs without their whole history:", *read.gaps, ""] if read.gaps else []
@@ -47,7 +48,8 @@ def render_certainty(results: Path | Results, *, width: int = 120) -> str:
     from monai_fedskew.reports.verdict import to_text
 
     read = read_results(results) if isinstance(results, Path) else results
-    return "\n".join(filter(None, (to_text(read, "window", width=width), to_text(read, "subject", width=width))))
+    levels = read.levels or ("window", "subject")
+    return "\n".join(filter(None, (to_text(read, level, width=width) for level in levels)))
 
 
 def render_cost(results: Path | Results, *, width: int = 120) -> str:
@@ -124,7 +126,7 @@ def _require_finished(results: Results) -> None:
 def _csv(results: Results) -> str:
     from monai_fedskew.reports.cost import costs
     from monai_fedskew.reports.spread import tables
-    from monai_fedskew.reports.tables import Metric, to_csv
+    from monai_fedskew.reports.written import to_csv
 
-    found = (tables(results, level, metric) for level in results.levels for metric in get_args(Metric))
+    found = (tables(results, level, metric) for level in results.levels for metric in results.metrics)
     return to_csv(chain.from_iterable(found), costs(results))

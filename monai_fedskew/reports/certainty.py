@@ -11,7 +11,8 @@ import numpy.typing as npt
 from scipy import stats
 
 from monai_fedskew.errors import DataError
-from monai_fedskew.reports.predictions import Tally, has_predictions, tally
+from monai_fedskew.reports.metrics import Metric
+from monai_fedskew.reports.predictions import Tally, has_outcomes, outcome_file, tally
 from monai_fedskew.reports.results import Level, Results, Run
 
 __all__ = ["DRAWS", "Difference", "compare_to_first", "over_seeds", "over_subjects", "rank_test_sentence"]
@@ -23,7 +24,7 @@ _FEWEST_SEEDS = 3  # the t interval of two differences is 12.7 standard errors w
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean-over-sites accuracy of a method minus that of the first method, in percentage points.
+    """Mean-over-sites main score of a method minus that of the first method; of shares in percentage points.
 
     ``per_seed`` are the paired differences; ``seeds_interval`` the 95 % t interval of their mean; ``d_z`` Cohen's d of
     paired samples (mean / standard deviation of the differences) and ``g_z`` the same with Hedges' correction for few
@@ -118,7 +119,7 @@ def over_subjects(
     def difference(*drawn: npt.NDArray[np.intp], axis: int = -1) -> Any:
         """Draws have shape (..., subjects of the site): positions of redrawn subjects, one array a site."""
         per_site = [
-            right_b[d].sum(axis) / all_b[d].sum(axis) - right_a[d].sum(axis) / all_a[d].sum(axis)
+            _share(right_b[d].sum(axis), all_b[d].sum(axis)) - _share(right_a[d].sum(axis), all_a[d].sum(axis))
             for d, ((right_a, all_a), (right_b, all_b)) in zip(drawn, counts, strict=True)
         ]
         return 100 * np.mean(per_site, axis=0)
@@ -164,17 +165,21 @@ def _difference(results: Results, pair: tuple[str, str], level: Level, *, draws:
     complete = [(a, b) for a, b in both if _is_complete(results, a, level) and _is_complete(results, b, level)]
     if not complete:
         return Difference(other, level, note="no seed has a score of both methods at every site")
-    per_seed = tuple(_mean_over_sites(b, level) - _mean_over_sites(a, level) for a, b in complete)
+    means = [[_mean_over_sites(run, level, results.main) for run in pair] for pair in complete]
+    per_seed = tuple(b - a for a, b in means)
     mean, interval, d_z, g_z = over_seeds(per_seed)
     subjects, subjects_interval = None, None
     sides = list(zip(*complete, strict=True))
-    absent = [site for site in results.sites if not all(has_predictions(runs, site) for runs in sides)]
-    if absent:
-        notes.append(f"no bootstrap: a run of either method has no predictions.csv of site {absent[0]}")
+    metric = results.main.key
+    absent = [site for site in results.sites if not all(has_outcomes(runs, site, metric) for runs in sides)]
+    if not outcome_file(metric):
+        notes.append(f"no bootstrap: the {results.main.name} of single subjects is not known")
+    elif absent:
+        notes.append(f"no bootstrap: a run of either method has no {outcome_file(metric)} of site {absent[0]}")
     else:
         # few subjects are tested at a client, other ones in each seed: all are redrawn together
         strata = {"all clients": results.sites} if results.is_dealt else {site: (site,) for site in results.sites}
-        one, two = ({name: tally(runs, *members) for name, members in strata.items()} for runs in sides)
+        one, two = ({name: tally(runs, *at, metric=metric) for name, at in strata.items()} for runs in sides)
         try:
             subjects, subjects_interval = over_subjects(one, two, level, draws=draws, seed=seed)
         except DataError as error:  # the two methods cannot be paired
@@ -184,11 +189,18 @@ def _difference(results: Results, pair: tuple[str, str], level: Level, *, draws:
 
 def _is_complete(results: Results, run: Run, level: Level) -> bool:
     scores = run.scores[level]
-    return all(site in scores and scores[site].accuracy is not None for site in results.sites)
+    return all(site in scores and scores[site].of(results.main.key) is not None for site in results.sites)
 
 
-def _mean_over_sites(run: Run, level: Level) -> float:
-    return 100 * statistics.fmean(s.accuracy for s in run.scores[level].values() if s.accuracy is not None)
+def _mean_over_sites(run: Run, level: Level, metric: Metric) -> float:
+    values = (score.of(metric.key) for score in run.scores[level].values())
+    return metric.scale * statistics.fmean(value for value in values if value is not None)
+
+
+def _share(right: npt.NDArray[np.float64], of: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Divide; 0 where no redrawn image has a score."""
+    shares: npt.NDArray[np.float64] = right / np.where(of > 0, of, 1)
+    return shares
 
 
 def _hedges(df: int) -> float:

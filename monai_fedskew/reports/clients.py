@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monai_fedskew.reports.plots import colours, sheet, style, svg
+from monai_fedskew.reports.plots import axis, colours, sheet, style, svg
 from monai_fedskew.reports.results import Level, Results, Run
 
 __all__ = ["Holding", "holdings", "label_strip", "score_strip"]
@@ -64,14 +64,14 @@ def label_strip(results: Results, names: Sequence[str] = ()) -> str | None:
 
 
 def score_strip(results: Results, level: Level) -> str:
-    """Draw the accuracy of every site of every seed as a dot, one row a method, with the mean over sites as a line."""
+    """Draw the main score of every site of every seed as a dot, one row a method, and the mean as a line."""
     methods = [method for method in results.methods if results.of(method)]
-    palette, rng = colours(results.methods), np.random.default_rng(0)
+    palette, rng, metric = colours(results.methods), np.random.default_rng(0), results.main
     with style({"axes.grid.axis": "x"}):
         figure, (ax,) = sheet(1, height=0.8 + 0.55 * len(methods))
         for row, method in enumerate(methods):
-            scores = [score.accuracy for run in results.of(method) for score in run.scores[level].values()]
-            values = [100 * value for value in scores if value is not None]
+            scores = [score.of(metric.key) for run in results.of(method) for score in run.scores[level].values()]
+            values = [metric.scale * value for value in scores if value is not None]
             if not values:
                 continue
             place = row + rng.uniform(-0.28, 0.28, len(values))
@@ -80,7 +80,7 @@ def score_strip(results: Results, level: Level) -> str:
             ax.plot([mean, mean], [row - 0.38, row + 0.38], color="#222222", linewidth=2)
         ax.set_yticks(range(len(methods)), methods)
         ax.set_ylim(len(methods) - 0.5, -0.5)
-        ax.set_xlabel(f"{level} accuracy (%)")
+        ax.set_xlabel(f"{results.word(level)} {axis(metric)}")
         return svg(figure)
 
 

@@ -36,9 +36,21 @@ class SiteFacts:
     summary: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def subjects_per_class(self) -> tuple[int, ...]:
-        """Subjects of each class, in the order of the label names; empty without a manifest."""
+    def has_masks(self) -> bool:
+        """Whether subjects are labelled by maps of classes, and have no class of their own."""
+        return self.manifest is not None and any(subject.mask for subject in self.manifest.subjects)
+
+    @property
+    def size(self) -> str:
+        """Values in a row, in words: of images the channels and the size, of volumes that differ the median size."""
         if self.manifest is None:
+            return "-"
+        return " × ".join(map(str, self.manifest.shape)) if self.manifest.shape else f"{self.manifest.n_features:,}"
+
+    @property
+    def subjects_per_class(self) -> tuple[int, ...]:
+        """Subjects of each class, in the order of the label names; empty without a manifest, and of segmentations."""
+        if self.manifest is None or self.has_masks:
             return ()
         labels = [subject.label for subject in self.manifest.subjects]
         return tuple(labels.count(label) for label in range(len(self.manifest.label_names)))

@@ -12,20 +12,21 @@ from monai_fedskew.reports.about import commands, facts_of_run
 from monai_fedskew.reports.brain import EdgeRanking, rank_edges
 from monai_fedskew.reports.certainty import DRAWS, Difference, compare_to_first, rank_test_sentence
 from monai_fedskew.reports.clients import holdings, label_strip, score_strip
+from monai_fedskew.reports.confusion import confusion_figure, confusions, shown_methods
 from monai_fedskew.reports.cost import COLUMNS, REFERENCE, costs, measured_at
 from monai_fedskew.reports.facts import MAX_ROWS, SiteFacts, site_facts
+from monai_fedskew.reports.overlays import SHOWN_SITES, dice_boxes, overlays
 from monai_fedskew.reports.participation import absences, arrivals, undrawn
 from monai_fedskew.reports.predictions import has_predictions, largest_class, n_classes
 from monai_fedskew.reports.results import Results
+from monai_fedskew.reports.site_plots import site_statistics
 from monai_fedskew.reports.spread import is_crowded, overview
-from monai_fedskew.reports.tables import MEAN, Metric, Table, best, is_best, summarise
+from monai_fedskew.reports.tables import MEAN, Table, best, is_best, summarise
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 __all__ = ["render_page"]
-
-_OTHER_METRICS: tuple[Metric, ...] = ("balanced_accuracy", "auc")
 
 
 def render_page(results: Results) -> str:
@@ -60,10 +61,10 @@ def _context(results: Results) -> dict[str, Any]:
     facts = site_facts(results)
     levels = results.levels
     main = [overview(results, level) for level in levels]
-    others = [overview(results, level, metric=metric) for level in levels for metric in _OTHER_METRICS]
+    others = [overview(results, level, metric=metric) for level in levels for metric in results.metrics[1:]]
     classes = _classes(results)
     differences = [(level, compare_to_first(results, level)) for level in levels]
-    edges, why_no_edges = _edges(results, facts, main[0])
+    edges, why_no_edges = _edges(results, facts, main[0])  # images have none
     return {
         "results": results,
         "MEAN": MEAN,
@@ -74,6 +75,8 @@ def _context(results: Results) -> dict[str, Any]:
         "other_tables": [(table, best(table)) for table in others if _is_filled(table)],
         "empty_tables": [table for table in others if not _is_filled(table) and table.note],
         "n_classes": classes,
+        "metric": results.main,
+        "word": {level: results.word(level) for level in ("window", "subject")},
         "differences": differences,
         "verdicts": _verdicts(differences[-1][1]),
         "rank_test": rank_test_sentence(len(results.seeds)),
@@ -88,7 +91,8 @@ def _context(results: Results) -> dict[str, Any]:
         "prepared": _prepared(facts),
         "tested": _tested(results),
         "excluded": _excluded(facts),
-        "site_plot": plots.site_statistics(facts),
+        "site_plot": site_statistics(facts),
+        **_pictures(results, facts),
         "missed": absences(results, with_undrawn=not is_crowded(results)),
         "undrawn": undrawn(results) if is_crowded(results) else "",
         "arrived": arrivals(results),
@@ -116,6 +120,20 @@ def _crowd(results: Results, facts: Sequence[SiteFacts], classes: int | None) ->
         "every_site": [summarise(results, level) for level in results.levels] if each else [],
         "holdings": holdings(results),
         "label_strip": label_strip(results, known),
+    }
+
+
+def _pictures(results: Results, facts: Sequence[SiteFacts]) -> dict[str, Any]:
+    """What is taken for what, of classes; of segmentations the scores of all images, and some of them to look at."""
+    methods = shown_methods(results)
+    names = next((fact.manifest.label_names for fact in facts if fact.manifest is not None), ())
+    counted = [(method, found) for method in methods if (found := confusions(results, method))]
+    word = results.word("window")
+    return {
+        "confusions": [(method, confusion_figure(found, word, names)) for method, found in counted],
+        "boxes": dice_boxes(results) if results.main.key == "dice" else None,
+        "overlays": [(method, image) for method in methods if (image := overlays(results, method)) is not None],
+        "shown_sites": SHOWN_SITES,
     }
 
 
@@ -192,6 +210,8 @@ def _edges(results: Results, facts: Sequence[SiteFacts], table: Table) -> tuple[
     ]
     if not scored:
         return None, "no method has a score at every site"
+    if results.is_image:
+        return None, "images have no edges"
     method = max(scored, key=lambda pair: pair[0])[1]
     try:
         return rank_edges(results, facts, method), ""

@@ -3,23 +3,23 @@
 import io
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from monai_fedskew.reports.facts import SiteFacts
+from monai_fedskew.reports.metrics import Metric, describe
 from monai_fedskew.reports.results import Level, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["bars", "colours", "convergence", "png", "sheet", "site_statistics", "style", "svg"]
+__all__ = ["DASHES", "PALETTE", "axis", "bars", "colours", "convergence", "png", "sheet", "style", "svg"]
 
 WIDTH = 10.0  # inches; the page shows figures at about this width
 # Okabe and Ito's palette without yellow and black, with Tol's muted colours: safe for colour-blind readers
-_PALETTE = [
+PALETTE = [
     "#444444",
     "#0072B2",
     "#D55E00",
@@ -31,7 +31,7 @@ _PALETTE = [
     "#999933",
     "#AA4499",
 ]
-_DASHES = ("-", "--", "-.", ":")
+DASHES = ("-", "--", "-.", ":")
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -51,11 +51,11 @@ def colours(methods: Sequence[str]) -> dict[str, str]:
         >>> colours(["local", "fedavg"])
         {'local': '#444444', 'fedavg': '#0072B2'}
     """
-    return {method: _PALETTE[k % len(_PALETTE)] for k, method in enumerate(methods)}
+    return {method: PALETTE[k % len(PALETTE)] for k, method in enumerate(methods)}
 
 
 def convergence(results: Results) -> str | None:
-    """Draw validation accuracy and training loss over rounds.
+    """Draw the main score on validation data and the training loss over rounds.
 
     Lines are means over sites and seeds, bands one standard deviation over seeds; on a log scale, which a loss gets
     that falls by much, bands reach from the lowest seed to the highest.
@@ -63,8 +63,10 @@ def convergence(results: Results) -> str | None:
     Returns:
         An SVG, or None when no run has a history.
     """
-    accuracy = ("validation accuracy (%)", _curves(results, "validation", "accuracy", 100.0))
-    panels = [panel for panel in (accuracy, ("training loss", _curves(results, "train", "loss", 1.0))) if panel[1]]
+    name = _validated(results)
+    metric = describe(name)
+    scored = (f"validation {axis(metric)}", _curves(results, "validation", name, metric.scale))
+    panels = [panel for panel in (scored, ("training loss", _curves(results, "train", "loss", 1.0))) if panel[1]]
     if not panels:
         return None
     from matplotlib.ticker import MaxNLocator
@@ -78,7 +80,7 @@ def convergence(results: Results) -> str | None:
             for k, (method, line) in enumerate(lines.items()):
                 colour = colours(results.methods)[method]
                 mean = [statistics.fmean(values) for values in line.values()]
-                ax.plot(list(line), mean, color=colour, linestyle=_DASHES[k % 4], linewidth=1.6, label=method)
+                ax.plot(list(line), mean, color=colour, linestyle=DASHES[k % 4], linewidth=1.6, label=method)
                 band = np.array([(min(v), max(v)) if is_log else _one_deviation(v) for v in line.values()])
                 ax.fill_between(list(line), band[:, 0], band[:, 1], color=colour, alpha=0.12, linewidth=0)
             ax.set(xlabel="round", ylabel=f"{label},\nmean over sites{' (log scale)' * is_log}")
@@ -90,13 +92,14 @@ def convergence(results: Results) -> str | None:
 
 
 def bars(results: Results, level: Level, *, n_classes: int | None = 2) -> str:
-    """Draw accuracy per site and over all sites: bars with one standard deviation, a dot for each seed.
+    """Draw the main score per site and over all sites: bars with one standard deviation, a dot for each seed.
 
-    Bars start at what guessing among ``n_classes`` gives, not at zero, so that differences of a few points can be seen;
-    at zero where the number of classes is not known (None).
+    Bars of an accuracy start at what guessing among ``n_classes`` gives, not at zero, so that differences of a few
+    points can be seen; at zero where the number of classes is not known (None).
     """
+    is_guess = results.main.key == "accuracy" and bool(n_classes)
     groups = (*results.sites, "mean over sites")
-    guess = 100 / n_classes if n_classes else 0.0
+    guess = 100 / n_classes if n_classes and is_guess else 0.0
     palette = colours(results.methods)
     methods = [method for method in results.methods if results.of(method)]
     with style():
@@ -128,39 +131,9 @@ def bars(results: Results, level: Level, *, n_classes: int | None = 2) -> str:
         ax.axhline(guess, color="#222222", linewidth=1)
         ax.axvline(len(groups) - 1.5, color="#999999", linewidth=1, linestyle=":")
         ax.set_xticks(range(len(groups)), groups)
-        ax.set_ylabel(f"{level} accuracy (%)" + (f"\nbars start at guessing: {guess:.0f} %" if n_classes else ""))
+        starts = f"\nbars start at guessing: {guess:.0f} %" if is_guess else ""
+        ax.set_ylabel(f"{results.word(level)} {axis(results.main)}{starts}")
         _legend(figure, ax)
-        return svg(figure)
-
-
-def site_statistics(facts: Sequence[SiteFacts]) -> str | None:
-    """Draw subjects and windows per site and how far features differ between sites.
-
-    Returns:
-        An SVG, or None when no site's manifest can be read.
-    """
-    known = [fact for fact in facts if fact.manifest is not None]
-    if not known:
-        return None
-    with style():
-        figure, axes = sheet(4, height=6.4, columns=2)
-        _draw_subjects(axes[0], known)
-        rows = [fact.manifest.n_rows for fact in known if fact.manifest is not None]
-        drawn = axes[1].bar([fact.site for fact in known], rows, color="#777777", width=0.6)
-        axes[1].bar_label(drawn, [f"{n:,}" for n in rows], fontsize=9)
-        axes[1].set(ylabel="windows (rows)", title="windows")
-        axes[1].margins(y=0.12)
-        axes[1].yaxis.set_major_formatter("{x:,.0f}")
-        if all(fact.mean is not None for fact in known):
-            _draw_spread(axes[2], {fact.site: fact.mean for fact in known}, "mean of a feature at the site")
-            _draw_spread(
-                axes[3], {fact.site: fact.std for fact in known}, "standard deviation of a feature at the site"
-            )
-        else:
-            for ax, key in zip(axes[2:], ("mean", "std"), strict=True):
-                values = [float(fact.summary.get(key, np.nan)) for fact in known]
-                ax.plot([fact.site for fact in known], values, "o", color="#0072B2")
-                ax.set(ylabel=f"{key} over all values", title=f"{key} of the features")
         return svg(figure)
 
 
@@ -200,6 +173,22 @@ def _legend(figure: "Figure", ax: "Axes") -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
 
 
+def axis(metric: Metric) -> str:
+    """Name a score on an axis.
+
+    Example:
+        >>> axis(describe("dice"))
+        'Dice (%)'
+    """
+    return f"{metric.short} ({metric.sign})" if metric.sign else metric.short
+
+
+def _validated(results: Results) -> str:
+    """Name the score that rounds were chosen by: the main one, else the first that was validated."""
+    names = {mark.metric: None for run in results.runs.values() for mark in run.history if mark.split == "validation"}
+    return results.main.key if results.main.key in names else next(iter(names), results.main.key)
+
+
 def _curves(results: Results, split: str, metric: str, scale: float) -> dict[str, dict[int, list[float]]]:
     """Give, per method and round, the mean over sites of each seed."""
     curves = {}
@@ -223,43 +212,17 @@ def _one_deviation(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _bar_values(results: Results, method: str, level: Level) -> list[list[float]]:
-    """Give a method's accuracy of each seed in percent, site by site, then of the mean over sites."""
+    """Give a method's main score of each seed, site by site, then of the mean over sites."""
+    metric = results.main
     groups: list[list[float]] = [[] for _ in range(len(results.sites) + 1)]
     for run in results.of(method):
         scores = [run.scores[level].get(site) for site in results.sites]
-        values = [None if score is None else score.accuracy for score in scores]
+        values = [None if score is None else score.of(metric.key) for score in scores]
         for group, value in zip(groups, values, strict=False):
             if value is not None:
-                group.append(100 * value)
+                group.append(metric.scale * value)
         known = [value for value in values if value is not None]
         at_every = [run.scores[level].get(site) for site in results.averaged(run)]
-        if known and all(score is not None and score.accuracy is not None for score in at_every):
-            groups[-1].append(100 * statistics.fmean(known))
+        if known and all(score is not None and score.of(metric.key) is not None for score in at_every):
+            groups[-1].append(metric.scale * statistics.fmean(known))
     return groups
-
-
-def _draw_subjects(ax: "Axes", facts: Sequence[SiteFacts]) -> None:
-    sites = [fact.site for fact in facts]
-    names = facts[0].manifest.label_names if facts[0].manifest else ()
-    bottom = np.zeros(len(facts))
-    for label, name in enumerate(names):
-        counts = np.array([fact.subjects_per_class[label] for fact in facts])
-        drawn = ax.bar(
-            sites, counts, bottom=bottom, width=0.6, label=name, color=("#56B4E9", "#D55E00", *_PALETTE)[label]
-        )
-        ax.bar_label(drawn, [str(n) for n in counts], label_type="center", fontsize=9)
-        bottom += counts
-    ax.set(ylabel="subjects", title="subjects by class")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-
-
-def _draw_spread(ax: "Axes", values: Mapping[str, Any], label: str) -> None:
-    everything = np.concatenate(list(values.values()))
-    low, high = np.percentile(everything, [0.2, 99.8])
-    bins = np.linspace(low, high, 60) if high > low else 10
-    for k, (site, of_site) in enumerate(values.items()):
-        counts, edges = np.histogram(of_site, bins)
-        share = 100 * counts / len(of_site)
-        ax.stairs(share, edges, label=site, color=_PALETTE[1:][k % 9], linestyle=_DASHES[k % 4], linewidth=1.6)
-    ax.set(xlabel=label, ylabel="features (% of all)")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)

@@ -14,21 +14,22 @@ class Published:
     """One block of published figures.
 
     ``values[method][site]`` is (mean, standard deviation or None), both in percent. The site called ``mean`` stands for
-    the mean over sites.
+    the mean over sites. ``metric`` is the score's name; empty stands for the main one of the runs.
     """
 
     source: str
     level: str
     note: str
     values: Mapping[str, Mapping[str, tuple[float, float | None]]]
+    metric: str = ""
 
 
 def read_published(blocks: Any, *, source: str = "published") -> tuple[Published, ...]:
     """Read a study's published figures: nothing, one block or a list of blocks.
 
     Args:
-        blocks: None, or ``{"source", "level", "note", "values": {method: {site: [mean, std]}}}`` in percent, or a list
-            of such; a figure without deviation may be a bare number or ``[mean]``.
+        blocks: None, or ``{"source", "level", "metric", "note", "values": {method: {site: [mean, std]}}}``, or a list
+            of such, shares in percent; a figure without deviation may be a bare number or ``[mean]``.
         source: what to call a block that does not say where it is from.
 
     Raises:
@@ -54,7 +55,10 @@ def _block(block: Any, source: str) -> Published:
         str(method): {str(site): _figure(figure, f"{name}, {method}, {site}") for site, figure in row.items()}
         for method, row in block["values"].items()
     }
-    return Published(name, str(block.get("level") or "window"), str(block.get("note") or ""), values)
+    level, note, metric = (
+        str(block.get(key) or other) for key, other in (("level", "window"), ("note", ""), ("metric", ""))
+    )
+    return Published(name, level, note, values, metric)
 
 
 def _figure(figure: Any, where: str) -> tuple[float, float | None]:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from monai_fedskew.errors import ConfigError, DataError
 from monai_fedskew.reports.fields import COMPARE_AGAIN, RUN_AGAIN, read_fields
+from monai_fedskew.reports.metrics import Metric, describe
 from monai_fedskew.reports.published import Published, read_published
 from monai_fedskew.reports.ranges import as_ranges
 from monai_fedskew.reports.run import Level, Run, Score, SiteData, read_run
@@ -62,8 +63,38 @@ class Results:
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """Levels with scores: windows, and subjects where predictions name them."""
-        return tuple(level for level in get_args(Level) if any(run.scores[level] for run in self.runs.values()))
+        """Levels with scores: windows, and subjects where predictions name them, if images are not one a subject."""
+        found: list[Level] = [
+            level for level in get_args(Level) if any(run.scores[level] for run in self.runs.values())
+        ]
+        if self.is_image and "subject" in found and all(_is_alike(run) for run in self.runs.values()):
+            found.remove("subject")
+        return tuple(found)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a row of the data is an image, so that a "window" is called so."""
+        return any(run.is_image for run in self.runs.values())
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of all scores, the first being the main one."""
+        scores = [score for run in self.runs.values() for level in run.scores.values() for score in level.values()]
+        return tuple(dict.fromkeys(name for score in scores for name in score.values)) or ("accuracy",)
+
+    @property
+    def main(self) -> Metric:
+        """The score that methods are compared by."""
+        return self.metric(self.metrics[0])
+
+    def metric(self, key: str) -> Metric:
+        """Describe a score; of distances also in which unit the sites measured them."""
+        scores = [score for run in self.runs.values() for score in run.scores["window"].values() if score.of(key)]
+        return describe(key, {"mm" if score.counts.get(f"{key}_in_mm") else "pixels" for score in scores})
+
+    def word(self, level: Level) -> str:
+        """What a sample of a level is called: of images, a window is an image."""
+        return "image" if level == "window" and self.is_image else level
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -171,6 +202,7 @@ def _comparison(folder: Path) -> Results:
                 missing.append(Missing(method, seed, _one_line(failures.get(f"{method}|{seed}")) or reason))
             else:
                 runs[method, seed] = _of_plan(read_run(place), method, seed)
+    _require_one_metric(runs)
     titles = [plan.text(key) for key in ("title", "study") if plan.values.get(key)]
     try:
         published = read_published(plan.values.get("published"))
@@ -191,6 +223,25 @@ def _comparison(folder: Path) -> Results:
         bundle=plan.inside("bundle").values,
         command=plan.items("command", str),
     )
+
+
+def _require_one_metric(runs: Mapping[tuple[str, int], Run]) -> None:
+    """Refuse runs that were scored by different things: no table could hold them."""
+    scored = [run for run in runs.values() if run.main]
+    for run in scored:
+        first = scored[0]
+        if run.main != first.main:
+            raise DataError(
+                f"{run.folder / 'summary.json'}: {run.method}, seed {run.seed} is scored by {run.main}, but "
+                f"{first.method}, seed {first.seed} by {first.main}; runs are compared by one score, of one bundle; "
+                f"{RUN_AGAIN}"
+            )
+
+
+def _is_alike(run: Run) -> bool:
+    """Whether each subject has one row, so that both levels say the same."""
+    windows, subjects = run.scores["window"], run.scores["subject"]
+    return all(site in windows and score.samples == windows[site].samples for site, score in subjects.items())
 
 
 def _title(run: Run, bundle: Any) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from monai_fedskew.core.metrics import is_count, is_share
 from monai_fedskew.errors import DataError
 from monai_fedskew.reports.fields import RUN_AGAIN, Fields, read_fields
 from monai_fedskew.reports.history import Event, Mark, gap, read_history
@@ -17,16 +18,19 @@ _ENGINES = {"nvflare": "NVIDIA FLARE", "flower": "Flower"}
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of one site at one level; fractions from 0 to 1, None where undefined (one class only).
+    """Scores of one site at one level, by name, in the order of summary.json.
 
-    ``unmeasured`` names the scores that the site's bundle does not measure.
+    Shares are from 0 to 1; None where a score is undefined (one class only), and no entry where the site's bundle does
+    not measure it. ``counts`` says of how many samples something holds, such as ``dice_undefined``.
     """
 
-    accuracy: float | None
-    balanced_accuracy: float | None
-    auc: float | None
+    values: Mapping[str, float | None]
     samples: int
-    unmeasured: frozenset[str] = frozenset()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, metric: str) -> float | None:
+        """Return a score; None where it is undefined or not measured."""
+        return self.values.get(metric)
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class SiteData:
     """Where a site's prepared data lay when it trained, how much there was, and the SHA-256 of its manifest file.
 
     ``folder`` is None where an engine ran: the server knows how much there is, not where. ``kept`` names the entries of
-    the network that stay at the site; None where that is not recorded.
+    the network that stay at the site; None where that is not recorded. ``is_image`` tells whether its rows are images.
     """
 
     folder: Path | None
@@ -43,6 +47,7 @@ class SiteData:
     summary: Mapping[str, float]
     manifest_sha256: str = ""
     kept: tuple[str, ...] | None = None
+    is_image: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,16 @@ class Run:
         """Names of the scored sites and of those without scores."""
         scored = tuple(self.scores["window"])
         return tuple(sorted({*scored, *self.unfinished})) if self.unfinished else scored
+
+    @property
+    def main(self) -> str:
+        """Name of the first score; empty if no site has any."""
+        return next((name for score in self.scores["window"].values() for name in score.values), "")
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a row is an image: the sites' data say so, or images were segmented."""
+        return "dice" in self.main or any(site.is_image for site in self.data.values())
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -222,11 +237,12 @@ def _site_data(site: Fields, *, is_here: bool) -> SiteData:
         summary=known if len(known) == 2 else {},
         manifest_sha256=site.text("manifest_sha256") if site.values.get("manifest_sha256") else "",
         kept=site.items("private_keys", str) if "private_keys" in site.values else None,
+        is_image="images" in summary.values,
     )
 
 
 def _score(level: Fields) -> Score:
-    names = ("accuracy", "balanced_accuracy", "auc")
-    accuracy, balanced_accuracy, auc = (level.share(name) for name in names)
-    unmeasured = frozenset(names) - level.values.keys()
-    return Score(accuracy, balanced_accuracy, auc, level.whole("samples"), unmeasured)
+    names = [name for name in level.values if not is_count(name)]
+    values = {name: level.share(name) if is_share(name) else level.number(name) for name in names}
+    counts = {name: level.whole(name) for name in level.values if is_count(name) and name != "samples"}
+    return Score(values, level.whole("samples"), counts)

@@ -23,7 +23,8 @@ def to_text(results: Results, level: Level, *, width: int = 120) -> str:
     differences = compare_to_first(results, level)
     if not differences:
         return ""
-    title = f"accuracy minus that of {results.methods[0]}, {level} level, mean over sites, percentage points"
+    metric, word = results.main, results.word(level)
+    title = f"{metric.name} minus that of {results.methods[0]}, {word} level, mean over sites, {metric.points}"
     drawn = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="")
     for name in ("method", "over seeds", "95 % t interval", "d_z", "over subjects", "95 % bootstrap interval"):
         drawn.add_column(name, justify="left" if name == "method" else "right")

@@ -126,7 +126,7 @@ def test_the_csv_has_the_spread_and_no_mean_of_different_clients(dealt: Path, tm
     """Of one run it has every client, too."""
     copy = shutil.copytree(dealt, tmp_path / "compare")
     places = {row["site"] for row in csv.DictReader(write_csv(copy).read_text().splitlines())}
-    assert places == {"lowest", "median", "highest", "mean"}
+    assert places == {"lowest", "median", "highest", "mean", "std over sites"}
     single = {
         row["site"] for row in csv.DictReader(write_csv(copy / "runs" / "fedavg" / "seed0").read_text().splitlines())
     }

@@ -54,7 +54,7 @@ def test_page_is_whole_and_stands_alone(copy: Path) -> None:
     assert page == copy / "report.html"
     assert outline.open == []
     assert outline.tables == outline.captions
-    assert len(outline.images) == 5  # convergence, two levels of bars, sites, brain
+    assert len(outline.images) == 7  # convergence, two levels of bars, two methods' confusions, sites, brain
     assert all(image["alt"] and str(image["src"]).startswith("data:image/") for image in outline.images)
     assert not re.search(r"<script|<link|src=\"http|url\(|@import", text)
     assert len(text) < 5_000_000

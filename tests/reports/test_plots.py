@@ -4,6 +4,7 @@ from pathlib import Path
 from monai_fedskew.reports import plots
 from monai_fedskew.reports.facts import site_facts
 from monai_fedskew.reports.results import Results, read_results
+from monai_fedskew.reports.site_plots import site_statistics
 
 
 def test_a_method_has_one_colour_and_ten_differ() -> None:
@@ -21,7 +22,7 @@ def test_figures_are_valid_svg_of_the_page_width(comparison: Path) -> None:
         plots.convergence(results),
         plots.bars(results, "window"),
         plots.bars(results, "subject"),
-        plots.site_statistics(site_facts(results)),
+        site_statistics(site_facts(results)),
     ]
 
     for image in drawn:

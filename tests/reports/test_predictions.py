@@ -16,7 +16,7 @@ def test_majority_of_windows_equals_the_summary(comparison: Path) -> None:
     for run in read_results(comparison).runs.values():
         for site, score in run.scores["subject"].items():
             votes = subject_votes(read_predictions(run.folder / "sites" / site / "predictions.csv"))
-            assert (votes["label"] == votes["prediction"]).mean() == pytest.approx(score.accuracy)
+            assert (votes["label"] == votes["prediction"]).mean() == pytest.approx(score.of("accuracy"))
             assert len(votes) == score.samples
 
 

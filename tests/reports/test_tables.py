@@ -7,7 +7,8 @@ import pytest
 
 from monai_fedskew.reports.published import Published
 from monai_fedskew.reports.results import Level, Results, Run, Score, read_results
-from monai_fedskew.reports.tables import Cell, best, is_best, summarise, to_csv, to_text
+from monai_fedskew.reports.tables import Cell, best, is_best, summarise
+from monai_fedskew.reports.written import to_csv, to_text
 
 
 def make_results(scores: dict[str, list[dict[str, float]]], published: tuple[Published, ...] = ()) -> Results:
@@ -15,7 +16,7 @@ def make_results(scores: dict[str, list[dict[str, float]]], published: tuple[Pub
     runs = {}
     for method, seeds in scores.items():
         for seed, at_sites in enumerate(seeds):
-            values = {site: Score(v, None, None, 10) for site, v in at_sites.items()}
+            values = {site: Score({"accuracy": v}, 10) for site, v in at_sites.items()}
             by_level: dict[Level, dict[str, Score]] = {"window": values, "subject": {}}
             runs[method, seed] = Run(Path("none"), method, seed, by_level, {}, (), ())
     methods = tuple(scores)
@@ -81,7 +82,10 @@ def test_a_metric_without_value_at_a_site_is_left_out_of_the_mean_and_counted() 
 
 
 def _balanced(run: Run, values: dict[str, float | None]) -> dict[str, Score]:
-    return {site: replace(score, balanced_accuracy=values[site]) for site, score in run.scores["window"].items()}
+    return {
+        site: Score({**score.values, "balanced_accuracy": values[site]}, 10)
+        for site, score in run.scores["window"].items()
+    }
 
 
 def test_best_ignores_published_rows_and_marks_printed_ties() -> None:
@@ -99,7 +103,7 @@ def test_a_method_with_fewer_seeds_is_not_marked_as_best() -> None:
     """Its seeds may be the easy ones: 90 % over one seed does not beat 60 % over two."""
     tops = best(summarise(make_results({"a": [{"A": 0.6}, {"A": 0.6}], "b": [{"A": 0.9}]})))
 
-    assert tops == (pytest.approx(60), pytest.approx(60), pytest.approx(60))
+    assert tops == (pytest.approx(60), pytest.approx(60), pytest.approx(60), None)
 
 
 def test_published_mean_is_given_or_follows_from_all_sites() -> None:
@@ -131,7 +135,7 @@ def test_csv_is_long_and_complete(comparison: Path) -> None:
 
     rows = list(csv.DictReader(io.StringIO(to_csv(tables))))
 
-    assert len(rows) == 2 * 3 * 4  # levels, methods, two sites and mean and worst
+    assert len(rows) == 2 * 3 * 5  # levels, methods, two sites, mean, worst and deviation over sites
     assert {row["seeds"] for row in rows} == {"3"}
     north = next(row for row in rows if (row["method"], row["site"], row["level"]) == ("local", "NORTH", "window"))
     assert float(north["mean_percent"]) == pytest.approx(tables[0].rows[0].cells[0].mean, abs=1e-4)
