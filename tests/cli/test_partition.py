@@ -93,11 +93,34 @@ def test_a_comparison_takes_a_partition_and_a_fraction(
     assert (out / "report.html").is_file()
 
 
+def test_parts_of_sites_are_clients_and_a_pool_of_all_rows_is_not_compared_with_some(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of three parts of each site: 32 training subjects there, 10 or 11 a client; all test rows once."""
+    out = tmp_path / "run"
+    more = ["--partition", "by-site:parts=3,clients=2"]
+    main([*_call(prepared, out), "--method", "fedbn", *more])
+    dealt = _read(out / "run.json")["partition"]
+    assert dealt["how"] == "by-site:parts=3,clients=2"
+    assert list(dealt["clients"]) == ["EAST-01", "EAST-02", "WEST-01", "WEST-02"]
+    assert {one["subjects"] for one in dealt["clients"].values()} <= {9, 10, 11}
+    lines = [line for path in out.glob("sites/*/predictions.csv") for line in path.read_text().split()[1:]]
+    assert len({line.rsplit(",", 4)[0] for line in lines}) == len(lines) == 2 * 8 * 4
+    main(["report", str(out)])
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([*_call(prepared, tmp_path / "pool"), "--method", "pooled", *more])
+    says = "partition by-site:parts=3,clients=2: pooled trains on all rows, of which the clients hold a part"
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
         (("--partition", "homogeneous"), "--partition homogeneous needs the number of clients"),
         (("--clients", "4"), "--clients 4 needs --partition"),
+        (("--partition", "by-site:parts=2", "--clients", "4"), "takes no --clients"),
+        (("--partition", "by-site:parts=9"), "site EAST: partition by-site:parts=9, test rows: 8 subjects cannot be"),
         (("--partition", "by_label", "--clients", "4"), "must be homogeneous, or dirichlet"),
         (("--partition", "homogeneous", "--clients", "40"), "test rows: 16 subjects cannot be dealt to 40 clients"),
         (

@@ -101,6 +101,16 @@ def test_a_subject_of_two_classes_is_named() -> None:
             deal([0, 0, 1, 0], 2, 0, ["a", "a", "b", "b"])
 
 
+def test_a_kind_takes_its_own_numbers_only() -> None:
+    """From Python as from text."""
+    with pytest.raises(ConfigError, match=r"partition by-site: takes no alpha, got 1\.0"):
+        Partition("by-site", 2, alpha=1.0, parts=2)
+    with pytest.raises(ConfigError, match="partition homogeneous: takes no parts, got 2"):
+        Partition("homogeneous", 2, parts=2)
+    with pytest.raises(ConfigError, match="partition by-site: parts=0 must be a whole number, 2 or more"):
+        Partition("by-site", 2)
+
+
 def test_clients_may_be_empty_where_that_is_allowed() -> None:
     """Validation rows: 3 for 5 clients, and none for any."""
     assert sorted(map(len, homogeneous_partition([0, 1, 1], 5, seed=0, min_samples=0))) == [0, 0, 1, 1, 1]
@@ -117,9 +127,35 @@ def test_a_partition_is_read_from_text() -> None:
     assert list(dealt.names) == sorted(dealt.names)
 
 
+def test_a_partition_by_site_is_read_from_text() -> None:
+    """All parts or some; clients bear their site's name and sort by number."""
+    some, all_parts = parse_partition("by-site:parts=10,clients=2", None), parse_partition("by-site:parts=10", None)
+    assert some == Partition("by-site", 2, parts=10)
+    assert (some.text, some.leaves_rows_out) == ("by-site:parts=10,clients=2", True)
+    assert (all_parts.clients, all_parts.text, all_parts.leaves_rows_out) == (10, "by-site:parts=10", False)
+    assert some.names_at("NYU") == ("NYU-01", "NYU-02")
+    assert list(all_parts.names_at("NYU")) == sorted(all_parts.names_at("NYU"))
+
+
+def test_some_of_the_parts_are_those_of_all() -> None:
+    """Law: a client holds the same samples however many others take part; 600 in ten parts are 60 each."""
+    all_parts = Partition("by-site", 10, parts=10).deal(LABELS, seed=3, groups=GROUPS)
+    two = Partition("by-site", 2, parts=10).deal(LABELS, seed=3, groups=GROUPS)
+    assert [part.tolist() for part in two] == [part.tolist() for part in all_parts[:2]]
+    assert {len(part) for part in all_parts} == {60}
+
+
 @pytest.mark.parametrize(
     ("text", "clients", "says"),
     [
+        ("by-site", None, "--partition 'by-site' must be by-site:parts=5, or by-site:parts=10,clients=2"),
+        ("by-site:clients=2", None, "must be by-site:parts=5"),
+        ("by-site:parts=two", None, "must be by-site:parts=5"),
+        ("by-site:parts=5,parts=6", None, "must be by-site:parts=5"),
+        ("by-site:parts=5,alpha=1", None, "must be by-site:parts=5"),
+        ("by-site:parts=5", 5, "by-site:parts=5 takes no --clients; say by-site:parts=10,clients=2"),
+        ("by-site:parts=5,clients=6", None, "partition by-site: parts=5 must be a whole number, 6 or more"),
+        ("by-site:parts=0", None, "clients=0 must be a whole number, at least 1"),
         ("homogeneous", None, "--partition homogeneous needs the number of clients"),
         ("dirichlet", 4, "dirichlet:alpha=0.5"),
         ("dirichlet:beta=1", 4, "dirichlet:alpha=0.5"),

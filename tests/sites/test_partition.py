@@ -153,6 +153,54 @@ def test_too_many_clients_are_refused_by_split(sources: dict[str, Any]) -> None:
     assert (scored.count(True), scored.count(False)) == (12, 2)
 
 
+def test_clients_of_a_site_hold_rows_of_that_site_only(sources: dict[str, Any]) -> None:
+    """9 training subjects of 4 windows in three parts are 12 rows each; every row of a site at one of its clients."""
+    clients = deal_sites(Partition("by-site", 3, parts=3), [sources["A"], sources["B"]], seed=0)
+    assert list(clients) == ["A-01", "A-02", "A-03", "B-01", "B-02", "B-03"]
+    for site in "AB":
+        whole = sources[site].open()
+        for split, own in (("train", whole.trainer), ("train", whole.evaluator)):
+            mine = [client.open(split=split) for name, client in clients.items() if name.startswith(site)]
+            loaders = [(one.trainer if own is whole.trainer else one.evaluator).data_loader for one in mine]
+            rows = [loader.dataset.rows for loader in loaders]
+            assert sorted(np.concatenate(rows)) == own.data_loader.dataset.rows.tolist()
+            assert {subject.split("/")[0] for loader in loaders for subject in loader.dataset.subject_ids} == {site}
+        subjects = [
+            set(client.train["train#dataset"].subject_ids) for name, client in clients.items() if name[0] == site
+        ]
+        assert [len(one) for one in subjects] == [3, 3, 3]
+        assert len(set.union(*subjects)) == 9
+    assert clients["B-02"].open().name == "B-02"
+
+
+def test_a_part_is_the_same_however_many_take_part_and_all_test_rows_are_scored(sources: dict[str, Any]) -> None:
+    """One of three parts of A holds what it holds beside the others; alone it is scored on all 16 test rows of A."""
+    one = deal_sites(Partition("by-site", 1, parts=3), [sources["A"]], seed=0)
+    three = deal_sites(Partition("by-site", 3, parts=3), [sources["A"], sources["B"]], seed=0)
+    assert list(one) == ["A-01"]
+    assert one["A-01"].train["train#dataset"].rows.tolist() == three["A-01"].train["train#dataset"].rows.tolist()
+    tested = one["A-01"].open(split="test").evaluator.data_loader.dataset
+    assert tested.rows.tolist() == sources["A"].open(split="test").evaluator.data_loader.dataset.rows.tolist()
+
+
+def test_clients_of_a_site_keep_its_overlay(study: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    """What configs/site_a.yaml changes at A holds at its clients and not at those of B."""
+    bundle = bundle_with(tiny_bundle, tmp_path / "b", lambda config: None)
+    (bundle / "configs" / "site_a.yaml").write_text("optimizer#lr: 0.125\n")
+    sources = [BundleSite(bundle, site, study / site) for site in "AB"]
+    clients = deal_sites(Partition("by-site", 2, parts=2), sources, seed=0)
+    rates = {name: client.open().optimizer.param_groups[0]["lr"] for name, client in clients.items()}
+    assert rates["A-01"] == rates["A-02"] == 0.125 != rates["B-01"] == rates["B-02"]
+
+
+def test_a_site_with_too_few_subjects_for_its_parts_is_named(sources: dict[str, Any]) -> None:
+    """4 test subjects do not score 5 clients."""
+    with pytest.raises(
+        DataError, match="site A: partition by-site:parts=5, test rows: 4 subjects cannot be dealt to 5"
+    ):
+        deal_sites(Partition("by-site", 5, parts=5), [sources["A"]], seed=0)
+
+
 def test_a_bundle_that_reads_other_rows_is_refused(study: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     """Its loader would train every client on one site's rows."""
 
