@@ -90,7 +90,7 @@ def layouts() -> None:
 @click.option(
     "--label-names",
     metavar="A,B,...",
-    help="Names of the classes in order, or of the masks' values from 0. A site that lacks a class must be told.",
+    help="Names of the classes in order, or of the masks' values from 0. Needed at a site that lacks a class.",
 )
 @click.option(
     "--splits",
@@ -103,7 +103,9 @@ def layouts() -> None:
     metavar="REGEX",
     help=r"The part of an image's name that is its subject, e.g. '(patient\d+)_'; no split cuts a subject.",
 )
-@click.option("--size", type=_Size(), help="Resize to this and keep rows of one array; for classification.")
+@click.option(
+    "--size", type=_Size(), metavar="HxW[xD]", help="Resize to this and keep rows of one array; for classification."
+)
 @click.option("--channels", type=click.Choice(["1", "3"]), help="Turn colours into grey, or grey into colours.")
 @click.option(
     "--range",
