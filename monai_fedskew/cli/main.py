@@ -58,7 +58,8 @@ def fedskew(verbose: int) -> None:
 
     \b
     fedskew demo                                     a first look
-    fedskew abide prepare DATA --protocol fedbn --out PREPARED
+    fedskew abide prepare DATA --protocol fedbn --out PREPARED      connectomes
+    fedskew images prepare DATA --out PREPARED                      pictures and volumes
     fedskew compare abide_connectome --study fedbn_table1 --data PREPARED --out DIR
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]

@@ -44,7 +44,7 @@ data = click.option(
     "--data",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder with one prepared folder per site, as `fedskew abide prepare` writes it.",
+    help="Folder with one prepared folder per site, as `fedskew abide prepare` or `images prepare` writes it.",
 )
 out = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write; must not exist.")
 force = click.option("--force", is_flag=True, help="Replace an existing --out.")

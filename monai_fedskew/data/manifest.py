@@ -124,7 +124,7 @@ def site_folders(root: Path) -> dict[str, Path]:
     """Find the sites of a prepared folder, sorted by name.
 
     Args:
-        root: what `fedskew abide prepare --out` wrote; hidden folders in it, and others without data, are no sites.
+        root: what `fedskew abide|images prepare` wrote; hidden folders in it, and others without data, are no sites.
 
     Raises:
         DataError: there is no such folder or no site in it, a folder has data but no manifest, a folder's name cannot
@@ -142,7 +142,9 @@ def site_folders(root: Path) -> dict[str, Path]:
     found = [path for path in inside if not path.name.startswith(".") and path.is_dir() and _is_site(path)]
     if not found:
         state = "holds no site (no */manifest.json)" if root.is_dir() else "does not exist or is no folder"
-        raise DataError(f"prepared data folder {root} {state}; give what `fedskew abide prepare --out` wrote")
+        raise DataError(
+            f"prepared data folder {root} {state}; give what `fedskew abide prepare` or `images prepare` wrote"
+        )
     for folder in found:
         require_site_name(folder.name, f"{root}: the name of a folder")
         content = _load(folder / MANIFEST)
@@ -171,7 +173,9 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; give a site's folder written by `fedskew abide prepare`") from None
+        raise DataError(
+            f"{path} does not exist; give a site's folder written by `fedskew abide prepare` or `images prepare`"
+        ) from None
     except ValueError as error:
         raise DataError(f"{path} is no valid JSON ({error}); {AGAIN}") from error
     except OSError as error:
