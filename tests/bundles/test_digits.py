@@ -16,7 +16,9 @@ from PIL import Image
 
 from monai_fedskew.cli.main import main
 from monai_fedskew.data.image_sites import write_image_site
+from monai_fedskew.errors import ConfigError
 from monai_fedskew.networks import DigitsCNN
+from monai_fedskew.sites.bundle import BundleSite
 from monai_fedskew.sites.locate import find_bundle
 from monai_fedskew.sites.scaffold import new_bundle
 
@@ -55,6 +57,23 @@ def test_properties_are_complete(prepared: Path, names: tuple[str, ...]) -> None
     )
     workflow.initialize()
     assert workflow.check_properties() == []
+
+
+@pytest.mark.parametrize(("limit", "held"), [(10, [10, 10]), ({"MNIST": 30, "USPS": 10}, [30, 10])])
+def test_sites_of_any_size_make_as_many_steps_as_asked(prepared: Path, limit: object, held: list[int]) -> None:
+    """30 or 10 of 40 training images a site; 70 an epoch are three steps of up to 32, whatever there are."""
+    sizes = {"limit": limit, "validation_fraction": 0.0, "width": 0.1}
+    for more, steps in (({}, [1, 1]), ({"samples_per_epoch": 70}, [3, 3])):
+        sources = [BundleSite(CONFIGS.parent, name, prepared / name, {**sizes, **more}) for name in ("MNIST", "USPS")]
+        sites = [source.open() for source in sources]
+        assert [site.samples for site in sites] == held
+        assert [site.train(1, 1, keep_optimizer=False)[0] for site in sites] == steps
+
+
+def test_a_site_without_a_size_of_its_own_is_named(prepared: Path) -> None:
+    """Where sizes are given by site they are given for all."""
+    with pytest.raises(ConfigError, match="site USPS: cannot be opened: KeyError: 'USPS'"):
+        BundleSite(CONFIGS.parent, "USPS", prepared / "USPS", {"limit": {"MNIST": 30}}).open()
 
 
 def test_width_scales_every_layer_but_the_last() -> None:
