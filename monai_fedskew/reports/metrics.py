@@ -7,7 +7,7 @@ from monai_fedskew.core.metrics import is_better_low, is_share
 
 __all__ = ["Metric", "describe"]
 
-_NAMES = {"auc": "area under the ROC curve", "dice": "Dice", "hausdorff95": "Hausdorff distance (95th percentile)"}
+_NAMES = {"auc": "area under the ROC curve", "dice": "Dice", "hausdorff95": "Hausdorff distance, 95th percentile"}
 _SHORT = {"auc": "AUC", "hausdorff95": "Hausdorff distance"}
 _LACKS_CLASS = "it has no value where the test subjects lack a class"
 _LACKS = {
@@ -81,14 +81,14 @@ def describe(key: str, units: Collection[str] = ()) -> Metric:
 
     Example:
         >>> describe("balanced_accuracy").title, describe("hausdorff95", ["mm"]).title
-        ('Balanced accuracy (%)', 'Hausdorff distance (95th percentile) (mm)')
+        ('Balanced accuracy (%)', 'Hausdorff distance, 95th percentile (mm)')
     """
     known = "dice" if "dice" in key.lower() else key
     unit = "percent" if is_share(known) else ""
     if is_better_low(known):
         unit = " or ".join(sorted(units))
-    name = _NAMES.get(key, key.replace("_", " "))
+    name = _NAMES.get(known, key.replace("_", " "))
     lacks = _LACKS.get(known, _LACKS_CLASS)
     return Metric(
-        key, name, _SHORT.get(key, name), unit, is_better_low(known), lacks=lacks, meaning=_MEANINGS.get(key, "")
+        key, name, _SHORT.get(known, name), unit, is_better_low(known), lacks=lacks, meaning=_MEANINGS.get(key, "")
     )

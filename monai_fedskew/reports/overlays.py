@@ -40,8 +40,8 @@ def dice_boxes(results: Results) -> str | None:
     if not methods or not results.sites:
         return None
     groups = {"all sites": results.sites} if is_crowded(results) else {site: (site,) for site in results.sites}
-    columns = min(len(groups), _COLUMNS)
-    rows = -(-len(groups) // columns)
+    rows = -(-len(groups) // _COLUMNS)
+    columns = -(-len(groups) // rows)
     with style({"axes.grid.axis": "x"}):
         figure, axes = sheet(len(groups), height=rows * (0.9 + 0.3 * len(methods)), columns=columns)
         lowest = 100.0
@@ -81,6 +81,7 @@ def overlays(results: Results, method: str) -> bytes | None:
     with style({"axes.grid": False}):
         figure, axes = sheet(len(sites) * columns, height=len(sites) * 10.0 / columns * 1.02, columns=columns)
         for ax in axes:
+            ax.set(xticks=(), yticks=())
             ax.set_axis_off()
         for row, site in enumerate(sites):
             dice = image_scores(segmentations_at(run, site))["dice"].groupby(level="subject").mean()

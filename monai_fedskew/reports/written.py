@@ -45,7 +45,7 @@ def to_csv(tables: Iterable[Table], costs: Sequence[CostRow] = ()) -> str:
 def to_text(table: Table, *, width: int = 120) -> str:
     """Draw a table for a terminal of ``width`` characters; the best own value of each column has a star behind it.
 
-    A table of many columns is wider, so that no text is lost; the deviation over sites is left out where it has no room.
+    A table of many columns is wider, so that no text is lost; the deviation over sites is left out where it lacks room.
     """
     tops = best(table)
     several = sum(not row.source for row in table.rows) > 1
