@@ -112,21 +112,15 @@ def test_a_round_is_a_function_of_its_seed(prepared: Path) -> None:
     assert not torch.equal(weights[0], other)
 
 
-def run(names: list[str], root: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Plain MONAI from another working directory."""
-    files = str([str(root / "configs" / f"{name}.yaml") for name in names])
-    words = [sys.executable, "-m", "monai.bundle", "run", "--config_file", files, *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, cwd=root.anchor, env=environment, text=True, capture_output=True, timeout=240)
-
-
 @pytest.fixture(scope="module")
 def federated(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five rounds with statistics, normalisation and batch norm of the site's own."""
     out = tmp_path_factory.mktemp("run") / "run"
     options = ["--method", "sitenorm+fedbn", "--rounds", "5", "--local-epochs", "3", "--choose", "last"]
     sets = ["--set", "validation_fraction=0.0", "--set", "batch_size=2"]
-    main(["simulate", BUNDLE.name, "--data", str(prepared), *options, *WORDS, *sets, "--threads", "1", "--out", str(out)])
+    main(
+        ["simulate", BUNDLE.name, "--data", str(prepared), *options, *WORDS, *sets, "--threads", "1", "--out", str(out)]
+    )
     return out
 
 
@@ -140,18 +134,23 @@ def test_federation_learns_both_microscopes(federated: Path) -> None:
 
 
 def test_exported_site_scores_alone_as_in_the_run(federated: Path) -> None:
-    """Plain MONAI inference on what a site takes home writes the run's own table, byte for byte."""
+    """MONAI's workflow on what a site takes home writes the run's own table, byte for byte."""
     site = federated / "sites" / "histology_256x320"
-    done = run(["inference"], site)
-    assert done.returncode == 0, done.stdout + done.stderr
+    config = str(site / "configs" / "inference.yaml")
+    workflow = ConfigWorkflow(config, logging_file=False, workflow_type="infer", bundle_root=str(site))
+    workflow.initialize()
+    workflow.run()
     assert (site / "output" / "segmentation.csv").read_bytes() == (site / "segmentation.csv").read_bytes()
 
 
 def test_one_picture_becomes_a_mask_of_its_size(federated: Path, prepared: Path, tmp_path: Path) -> None:
-    """--image needs no prepared data; the mask finds the disc, in class numbers."""
+    """Plain `monai.bundle run --image`, started elsewhere, needs no prepared data; the mask finds the disc."""
     raw = prepared.parent / "raw" / "fluor_256"
     site, image = federated / "sites" / "fluor_256", raw / "images" / "2.png"
-    done = run(["inference"], site, "--image", str(image), "--output_dir", str(tmp_path), "--dataset_dir", "absent")
+    words = [sys.executable, "-m", "monai.bundle", "run", "--config_file", str(site / "configs" / "inference.yaml")]
+    words += ["--image", str(image), "--output_dir", str(tmp_path), "--dataset_dir", "absent"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2_mask.png", "2_overlay.png"]
     mask = np.asarray(Image.open(tmp_path / "2_mask.png"))
