@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -49,12 +50,7 @@ def subject_folds(
         raise ConfigError(f"folds={folds}: at least 2 are needed to keep test subjects apart")
     if smallest < folds:
         raise DataError(f"the smallest class has {smallest} subjects, too few for {folds} folds; use fewer folds")
-    from sklearn.model_selection import StratifiedKFold
-
-    order = np.argsort(np.asarray(subject_ids, dtype=str))
-    names, classes = np.asarray(subject_ids, dtype=str)[order], np.asarray(labels)[order]
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(names, classes)
-    return tuple(tuple(names[test].tolist()) for _, test in parts)
+    return _dealt(tuple(map(str, subject_ids)), tuple(map(int, labels)), folds, seed)
 
 
 def split(
@@ -100,6 +96,26 @@ def split(
     return Split(*(_members(manifest, part) for part in (set(rest) - validation, validation, test)))
 
 
+@lru_cache(maxsize=64)
+def _dealt(names: tuple[str, ...], labels: tuple[int, ...], folds: int, seed: int) -> tuple[tuple[str, ...], ...]:
+    """The folds; cached, as a site that is rebuilt in every round asks for the same ones again and again."""
+    from sklearn.model_selection import StratifiedKFold
+
+    order = np.argsort(np.asarray(names))
+    sorted_names, classes = np.asarray(names)[order], np.asarray(labels)[order]
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(sorted_names, classes)
+    return tuple(tuple(sorted_names[test].tolist()) for _, test in parts)
+
+
+@lru_cache(maxsize=64)
+def _drawn(names: tuple[str, ...], labels: tuple[int, ...], size: int, seed: int) -> frozenset[str]:
+    """A stratified part of so many; cached as the folds are."""
+    from sklearn.model_selection import train_test_split
+
+    _, chosen = train_test_split(names, test_size=size, random_state=seed, stratify=labels)
+    return frozenset(chosen)
+
+
 def _given(manifest: SiteManifest, groups: dict[str, int], validation_fraction: float, seed: int) -> Split:
     listed = {name: {s.group for s in manifest.subjects if s.split == name} for name in ("train", "validation", "test")}
     if not listed["validation"]:
@@ -131,17 +147,14 @@ def _group_labels(manifest: SiteManifest) -> dict[str, int]:
 def _validation(site: str, groups: list[str], labels: list[int], fraction: float, seed: int) -> set[str]:
     if fraction == 0:
         return set()
-    from sklearn.model_selection import train_test_split
-
     size = max(round(fraction * len(groups)), len(set(labels)))
     try:
-        _, chosen = train_test_split(groups, test_size=size, random_state=seed, stratify=labels)
+        return set(_drawn(tuple(groups), tuple(labels), size, seed))
     except ValueError as error:
         raise DataError(
             f"site {site}: {len(groups)} subjects outside the test fold do not give {size} for validation ({error}); "
             "lower validation_fraction or set it to 0"
         ) from error
-    return set(chosen)
 
 
 def _members(manifest: SiteManifest, groups: set[str]) -> tuple[str, ...]:
