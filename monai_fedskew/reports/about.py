@@ -9,7 +9,7 @@ from monai_fedskew.reports.results import Results, Run
 __all__ = ["commands", "facts_of_run"]
 
 _WEIGHTS = {
-    "samples": "training samples (windows) of each site",
+    "samples": "training samples ({word}s) of each site",
     "groups": "subjects of each site",
     "equal": "equal weights for all sites",
 }
@@ -34,7 +34,7 @@ def facts_of_run(results: Results) -> dict[str, str]:
         *_who(results, run),
         ("seeds", f"{len(results.seeds)}: {', '.join(map(str, results.seeds))}"),
         ("rounds", f"{settings.get('rounds', '?')}, local epochs in each: {settings.get('local_epochs', '?')}"),
-        ("updates weighed by", _WEIGHTS.get(weights, weights)),
+        ("updates weighed by", _WEIGHTS.get(weights, weights).format(word=results.word("window"))),
         ("model scored", _chosen(results)),
         ("overrides", _overrides(results)),
         *([] if run.engine else [("started", str(run.details.get("started") or "not recorded"))]),

@@ -85,11 +85,13 @@ def overlays(results: Results, method: str) -> bytes | None:
             ax.set_axis_off()
         for row, site in enumerate(sites):
             dice = image_scores(segmentations_at(run, site))["dice"].groupby(level="subject").mean()
+            first = axes[row * columns]
+            first.text(-0.06, 0.5, site, transform=first.transAxes, rotation=90, ha="right", va="center")
             for ax, (subject, one) in zip(axes[row * columns :], examples[site].items(), strict=False):
                 _draw_overlay(ax, one)
-                shown = subject if len(subject) <= 20 else f"{subject[:10]}…{subject[-9:]}"
+                shown = subject if len(subject) <= 22 else f"{subject[:11]}…{subject[-10:]}"
                 value = f"{100 * dice[subject]:.1f}" if subject in dice and np.isfinite(dice[subject]) else "-"
-                ax.set_title(f"{site}: {shown}\nDice {value}", fontsize=9)
+                ax.set_title(f"{shown}\nDice {value}", fontsize=9)
         return png(figure, dpi=100)
 
 
@@ -128,7 +130,7 @@ def _draw_overlay(ax: "Axes", one: Example) -> None:
             mask = np.pad(one[plane] == number, 1).astype(float)  # outlines are closed at the border, too
             if mask.any():
                 ax.contour(np.arange(-1, mask.shape[1] - 1), np.arange(-1, mask.shape[0] - 1), mask, levels=[0.5],
-                           colors=colour, linewidths=1.1, linestyles=_DASHES[(number - 1) % 3])  # fmt: skip
+                           colors=colour, linewidths=0.9, linestyles=_DASHES[(number - 1) % 3])  # fmt: skip
     ax.set(xlim=(-0.5, one["truth"].shape[1] - 0.5), ylim=(one["truth"].shape[0] - 0.5, -0.5))
 
 

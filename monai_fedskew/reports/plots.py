@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["DASHES", "PALETTE", "axis", "bars", "colours", "convergence", "png", "sheet", "style", "svg"]
+__all__ = ["DASHES", "PALETTE", "axis", "bars", "colours", "convergence", "name_ticks", "png", "sheet", "style", "svg"]
 
 WIDTH = 10.0  # inches; the page shows figures at about this width
 # Okabe and Ito's palette without yellow and black, with Tol's muted colours: safe for colour-blind readers
@@ -130,7 +130,7 @@ def bars(results: Results, level: Level, *, n_classes: int | None = 2) -> str:
                 ax.plot(at + offset + jitter, values, "o", ms=2.6, color="white", mec="#222222", mew=0.6, zorder=3)
         ax.axhline(guess, color="#222222", linewidth=1)
         ax.axvline(len(groups) - 1.5, color="#999999", linewidth=1, linestyle=":")
-        ax.set_xticks(range(len(groups)), groups)
+        name_ticks(ax, groups, room=90)
         starts = f"\nbars start at guessing: {guess:.0f} %" if is_guess else ""
         ax.set_ylabel(f"{results.word(level)} {axis(results.main)}{starts}")
         _legend(figure, ax)
@@ -181,6 +181,13 @@ def axis(metric: Metric) -> str:
         'Dice (%)'
     """
     return f"{metric.short} ({metric.sign})" if metric.sign else metric.short
+
+
+def name_ticks(ax: "Axes", names: Sequence[str], *, room: int) -> None:
+    """Write names below positions 0, 1, ...; aslant where they have more than ``room`` letters together."""
+    is_long = len(names) * (max(map(len, names), default=0) + 2) > room
+    turned: dict[str, Any] = {"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
+    ax.set_xticks(range(len(names)), names, **turned)
 
 
 def _validated(results: Results) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from monai_fedskew.reports.facts import SiteFacts
-from monai_fedskew.reports.plots import DASHES, PALETTE, sheet, style, svg
+from monai_fedskew.reports.plots import DASHES, PALETTE, name_ticks, sheet, style, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,6 +64,7 @@ def _draw_subjects(ax: "Axes", facts: Sequence[SiteFacts], what: str) -> None:
         if len(names) <= _WRITTEN:
             ax.bar_label(drawn, [str(n) for n in counts], label_type="center", fontsize=9)
         bottom += counts
+    name_ticks(ax, sites, room=42)
     ax.set(ylabel=what, title=f"{what} by class")
     if len(names) <= len(palette):
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9 if len(names) > 5 else 10)
@@ -77,6 +78,7 @@ def _draw_windows(ax: "Axes", facts: Sequence[SiteFacts]) -> None:
 def _draw_counts(ax: "Axes", facts: Sequence[SiteFacts], counts: Sequence[int], what: str) -> None:
     drawn = ax.bar([fact.site for fact in facts], counts, color="#777777", width=0.6)
     ax.bar_label(drawn, [f"{n:,}" for n in counts], fontsize=9)
+    name_ticks(ax, [fact.site for fact in facts], room=42)
     ax.set(ylabel=what, title=what)
     ax.margins(y=0.12)
     ax.yaxis.set_major_formatter("{x:,.0f}")
@@ -87,7 +89,7 @@ def _draw_intensities(ax: "Axes", facts: Sequence[SiteFacts]) -> None:
     for k, fact in enumerate(facts):
         mean, std = (float(fact.summary.get(key, np.nan)) for key in ("mean", "std"))
         ax.errorbar(k, mean, std, fmt="o", color=PALETTE[1:][k % 9], capsize=4)
-    ax.set_xticks(range(len(facts)), [fact.site for fact in facts])
+    name_ticks(ax, [fact.site for fact in facts], room=42)
     ax.set(ylabel="all values: mean ± std", title="intensity", xlim=(-0.5, len(facts) - 0.5))
 
 
