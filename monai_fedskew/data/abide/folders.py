@@ -53,6 +53,11 @@ def check_folders(data: Path, out: Path, *, force: bool, mark: str) -> None:
 def whole_or_nothing(out: Path) -> Iterator[Path]:
     """Give a folder beside `out` that takes its place at the end, or vanishes with an error.
 
+    What is at `out` when it starts is replaced; what another call puts there meanwhile is not.
+
+    Raises:
+        ConfigError: another call has written `out` meanwhile.
+
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as tmp:
@@ -62,12 +67,14 @@ def whole_or_nothing(out: Path) -> Iterator[Path]:
         ['out']
     """
     made = [path for path in out.parents if not path.exists()]
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    temporary, replaces = out.with_name(f".{out.name}.{os.getpid()}"), out.exists()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         yield temporary
-        if out.exists():
+        if out.exists() and not replaces:
+            raise ConfigError(f"output folder {out} was written by another call meanwhile; it is kept, choose another")
+        if replaces:
             old = temporary.with_name(f"{temporary.name}.old")
             out.rename(old)
             temporary.rename(out)

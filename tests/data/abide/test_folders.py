@@ -52,6 +52,13 @@ def test_what_a_killed_call_left_is_swept_at_the_next(tmp_path: Path) -> None:
     assert names(tmp_path) == sorted([f".out.{running}", f".out2.{ended}", ".out.x", "data", "out"])
 
 
+def test_what_another_call_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
+    """Of two calls for one new folder the second to end fails: without --force nothing is replaced."""
+    with pytest.raises(ConfigError, match="by another call meanwhile; it is kept"), whole_or_nothing(tmp_path / "out"):
+        folder(tmp_path / "out", "theirs")
+    assert (names(tmp_path), names(tmp_path / "out")) == (["out"], ["theirs"])
+
+
 def test_an_output_moved_aside_by_a_killed_call_comes_back(tmp_path: Path) -> None:
     """Between the two renames of --force neither the old nor the new folder has its name: the old one gets it."""
     ended = dead_process()
