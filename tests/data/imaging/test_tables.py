@@ -34,6 +34,12 @@ def test_a_table_says_all_of_an_image(root: Path) -> None:
     assert (two.site, two.split) == ("B", "validation")
 
 
+def test_short_lines_and_roundabout_paths(root: Path) -> None:
+    """A line that ends early has empty cells; a path with .. is the image that it leads to."""
+    table = _table(root, "image,label,subject", "A/1.png,x", "A/../A/2.png,x,p")
+    assert [(one.id, one.group) for one in read_table(table, root)] == [("1", ""), ("2", "p")]
+
+
 def test_a_mask_column_means_segmentation(root: Path) -> None:
     """Several files in one cell are channels; paths may start at the table's own folder."""
     (root / "lists").mkdir()
@@ -52,6 +58,8 @@ def test_a_mask_column_means_segmentation(root: Path) -> None:
         (("image,label,split", "A/1.png,x,holdout"), "line 2: split is 'holdout'; write train, validation or test"),
         (("image,sex", "A/1.png,f"), "columns image, sex; image is needed, and label or mask"),
         (("image,label",), "no line below"),
+        (("image,Label,label", "A/1.png,x,y"), "has two columns 'label'; leave one"),
+        (("image,label", "A/1.png,x,y"), "Expected 2 fields in line 2, saw 3"),
     ],
 )
 def test_what_a_table_lacks_is_named(lines: tuple[str, ...], text: str, root: Path) -> None:

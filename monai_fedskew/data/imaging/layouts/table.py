@@ -1,5 +1,6 @@
 """A table that says where each image belongs."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,12 +103,19 @@ def read_csv(table: Path) -> "pd.DataFrame":
     import pandas as pd
 
     try:
-        frame = pd.read_csv(table, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        # the names are read as a line of their own: pandas would rename what is there twice, and take the first column
+        # of longer lines for an index, which shifts all others
+        lines = pd.read_csv(table, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig").fillna("")
     except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f"{table} cannot be read as a table ({error}); give a CSV with a line of names first"
+            f"{table} cannot be read as a table ({reason}); give a CSV with a line of names first"
         ) from error
-    frame.columns = [str(name).strip().lower() for name in frame.columns]
+    names = [str(name).strip().lower() for name in lines.iloc[0]]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{table} has two columns {twice!r}; leave one")
+    frame = lines.iloc[1:].set_axis(names, axis=1).reset_index(drop=True)
     if frame.empty:
         raise DataError(f"{table} has no line below its names of columns")
     return frame
@@ -140,7 +148,7 @@ def _first_folder(name: str, where: str) -> str:
 
 
 def _name(path: str, site: str) -> str:
-    place = Path(path)
+    place = Path(os.path.normpath(path))  # a/../b.png is b.png, which may have a line of its own
     parts = (*place.parent.parts, stem(place))
     at = parts.index(site) + 1 if site in parts[:-1] else 0
     return "/".join(part for part in parts[at:] if part not in ("..", "/"))
