@@ -176,7 +176,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path} does not exist; give a site's folder written by `fedskew abide prepare` or `images prepare`"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no valid JSON ({error}); {AGAIN}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); {AGAIN}") from error

@@ -33,7 +33,22 @@ def read_series(path: Path) -> Pixels:
     Example:
         >>> read_series(Path("scans/patient_1"))  # doctest: +SKIP
     """
+    try:
+        return _series(path)
+    except (
+        TypeError,
+        AttributeError,
+        KeyError,
+    ) as error:  # what pydicom gives for an attribute that is empty or absent
+        raise DataError(
+            f"{path}: an attribute that is needed is empty or missing ({error}); export it again"
+        ) from error
+
+
+def _series(path: Path) -> Pixels:
     slices = [_read(file) for file in _files(path)]
+    if not slices:
+        raise DataError(f"{path} is a folder without files; a folder that is an image holds a DICOM series")
     series = sorted({str(one.get("SeriesInstanceUID", "")) for one in slices})
     if len(series) > 1:
         raise DataError(
@@ -95,9 +110,11 @@ def _read(path: Path) -> Any:
 
 def _require_alike(path: Path, slices: Sequence[Any]) -> None:
     first = slices[0]
-    for one in slices[1:]:
+    for one in slices:
         for name in ("Rows", "Columns", "PixelSpacing", "ImageOrientationPatient"):
-            here, there = np.array(one.get(name), float), np.array(first.get(name), float)
+            if one.get(name) is None:
+                raise DataError(f"{path}: {Path(one.filename).name} has no {name}; export the series again")
+            here, there = np.array(one[name].value, float), np.array(first[name].value, float)
             if here.shape != there.shape or not np.allclose(here, there, atol=1e-4):
                 raise DataError(
                     f"{path}: slices differ in {name}: {one.get(name)} in {Path(one.filename).name}, {first.get(name)} "

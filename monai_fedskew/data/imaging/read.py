@@ -98,14 +98,28 @@ def _read(path: Path, is_mask: bool) -> Pixels:
         if path.is_dir() or name.endswith(DICOM):
             from monai_fedskew.data.imaging.dicom import read_series
 
-            return read_series(path)
-        return _read_nifti(path) if name.endswith(NIFTI) else _read_picture(path, is_mask)
+            return _with_place(path, read_series(path))
+        return _with_place(path, _read_nifti(path)) if name.endswith(NIFTI) else _read_picture(path, is_mask)
     except FedSkewError:
         raise
     except _BROKEN as error:
         raise DataError(
             f"{path} cannot be read as an image ({_reason(error)}); get it again or leave it out"
         ) from error
+    except MemoryError as error:
+        raise DataError(f"{path}: its pixels do not fit into memory; check what its header says, or cut it") from error
+
+
+def _with_place(path: Path, pixels: Pixels) -> Pixels:
+    """Refuse a volume whose axes span no space: its spacing and orientation would be made up."""
+    if 0 in pixels.values.shape:
+        raise DataError(f"{path} is of size {' x '.join(map(str, pixels.size))}: it holds no value; leave it out")
+    affine = pixels.affine
+    if affine is not None and not (np.isfinite(affine).all() and np.linalg.det(affine[:3, :3])):
+        raise DataError(
+            f"{path} has an affine whose axes span no space, {np.round(affine[:3, :3], 3).tolist()}; correct its header"
+        )
+    return pixels
 
 
 def _read_picture(path: Path, is_mask: bool) -> Pixels:
@@ -138,11 +152,12 @@ def _mode(stored: str, is_mask: bool) -> str:
 def _read_nifti(path: Path) -> Pixels:
     import nibabel
     from nibabel.filebasedimages import ImageFileError
+    from nibabel.spatialimages import HeaderDataError
 
     try:
         image = nibabel.load(path)
         values = np.asanyarray(image.dataobj)
-    except ImageFileError as error:
+    except (ImageFileError, HeaderDataError) as error:
         raise DataError(f"{path} cannot be read as NIfTI ({error}); get it again or leave it out") from error
     if values.dtype.kind not in "buif" or not 2 <= values.ndim <= 4:
         raise DataError(

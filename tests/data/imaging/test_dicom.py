@@ -55,10 +55,13 @@ def test_nifti_is_the_same_volume(tmp_path: Path) -> None:
         ({"positions": [5.0, 7.0, 11.0]}, "a slice is missing, or spacing is uneven: .* are (2|4) mm apart"),
         ({"positions": [5.0, 7.0, 7.0]}, "two slices lie at one place"),
         ({"NumberOfFrames": 3}, "colours or several frames"),
+        ({"NumberOfFrames": None}, "an attribute that is needed is empty or missing"),
+        ({"RescaleSlope": None}, "an attribute that is needed is empty or missing"),
+        ({"PixelSpacing": None}, "has no PixelSpacing; export the series again"),
     ],
 )
 def test_what_is_no_volume_is_refused(changes: dict[str, object], text: str, tmp_path: Path) -> None:
-    """A gap, a double slice, an enhanced object."""
+    """A gap, a double slice, an enhanced object, attributes without a value."""
     with pytest.raises(DataError, match=text):
         read_series(series(tmp_path / "s", VOLUME, **changes))
 

@@ -199,10 +199,12 @@ def test_a_decathlon_list_with_labelled_test_images_is_a_split(tmp_path: Path) -
         ({"numTraining": 2}, "numTraining is 2, training has 1 entries"),
         ({"training": [{"image": "imagesTr/none.nii.gz", "label": 0}], "numTraining": None}, r"training\[0\] names"),
         ({"training": [], "numTraining": 0}, "lists no image with a label"),
+        ({"training": [{"image": [], "label": 0}]}, r"training\[0\] names \[\]"),
+        ({"training": [{"image": "imagesTr/p_00.nii.gz", "label": True}]}, r"training\[0\] names True"),
     ],
 )
 def test_a_damaged_decathlon_list_is_named(changes: dict[str, object], text: str, tmp_path: Path) -> None:
-    """A list that promises more than it has, or names a file that is not there."""
+    """A list that promises more than it has, or names no file or one that is not there."""
     _decathlon(tmp_path, **changes)
     with pytest.raises(DataError, match=text):
         find_images(tmp_path)

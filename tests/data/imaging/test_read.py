@@ -1,5 +1,6 @@
 """Images of every format in one form."""
 
+import struct
 from pathlib import Path
 
 import nibabel
@@ -84,3 +85,23 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         read_pixels([tmp_path / "pages.tif"])
     with pytest.raises(DataError, match=r"absent\.png does not exist"):
         read_pixels([tmp_path / "absent.png"])
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "text"),
+    [
+        (70, struct.pack("<h", 9999), "code 9999 not recognized"),  # datatype
+        (40, struct.pack("<4h", 3, 32767, 32767, 32767), "do not fit into memory|Expected .* bytes"),  # dim
+        (40, struct.pack("<4h", 3, 0, 3, 4), "is of size 0 x 3 x 4: it holds no value"),
+        (280, struct.pack("<4f", 0, 0, 0, 0), "axes span no space"),  # srow_x
+        (280, struct.pack("<4f", np.nan, 0, 0, 0), "axes span no space"),
+    ],
+)
+def test_headers_that_cannot_be_are_named(at: int, value: bytes, text: str, tmp_path: Path) -> None:
+    """An unknown kind of number, sizes beyond all memory, no size, and axes that span no space."""
+    path = nifti(tmp_path / "a.nii", np.zeros((2, 3, 4)))
+    content = bytearray(path.read_bytes())
+    content[at : at + len(value)] = value
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"a\.nii.*({text})"):
+        read_pixels([path])

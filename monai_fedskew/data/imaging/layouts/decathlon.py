@@ -72,9 +72,9 @@ def _site(folder: Path) -> list[ImageSource]:
 
 def _source(path: Path, entry: Mapping[str, Any], where: str, split: SplitOfList) -> ImageSource:
     images, label = entry.get("image"), entry["label"]
-    names = images if isinstance(images, list) else [images]
+    names = images if isinstance(images, list) and images else [images]
     files = tuple(_file(path, name, where) for name in names)
-    is_class = isinstance(label, int)
+    is_class = isinstance(label, int) and not isinstance(label, bool)
     return ImageSource(
         site=path.absolute().parent.name,
         id=stem(files[0]),
@@ -101,7 +101,7 @@ def _names(path: Path, content: Mapping[str, Any]) -> tuple[str, ...]:
     pairs = [(value, key) if isinstance(value, int) else (key, value) for key, value in labels.items()]
     try:
         names = {int(number): str(name) for number, name in pairs}
-    except ValueError:
+    except (TypeError, ValueError):
         names = {}
     if sorted(names) != list(range(len(labels))):
         raise DataError(f"{path}: labels are {labels!r}; names of the numbers 0, 1, ... without gaps are read")
@@ -111,7 +111,7 @@ def _names(path: Path, content: Mapping[str, Any]) -> tuple[str, ...]:
 def _load(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no valid JSON ({error}); get it again") from error
     if not isinstance(content, dict) or not isinstance(content.get("training", []), Sequence):
         raise DataError(f"{path} is no list of images: a table with 'training' is expected")
