@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from monai_fedskew.data.imaging.convert import as_row
 from monai_fedskew.data.imaging.found import stem
+from monai_fedskew.data.imaging.options import require_range
 from monai_fedskew.data.imaging.read import read_pixels
 from monai_fedskew.errors import ConfigError
 
@@ -31,7 +32,7 @@ class ImageFiles(Dataset[dict[str, Tensor]]):
         subject_ids: name of each file without its ending, shape (files,).
 
     Raises:
-        ConfigError: no files, or a shape of less than two spatial axes.
+        ConfigError: no files, a shape of less than two spatial axes, or a range that is none.
         DataError: when an item is read that is no image, or has channels that cannot become those of ``shape``.
 
     Example:
@@ -59,6 +60,7 @@ class ImageFiles(Dataset[dict[str, Tensor]]):
         if len(self.shape) not in (3, 4) or min(self.shape) < 1:
             raise ConfigError(f"shape {list(self.shape)}: give (channels, height, width) or (channels, h, w, depth)")
         low, high = (float(value) for value in value_range)
+        require_range((low, high))
         self.value_range = (low, high)
         self.rows: NDArray[np.int64] = np.arange(len(self.files))
         self.labels: NDArray[np.int64] = np.full(len(self.files), -1, np.int64)

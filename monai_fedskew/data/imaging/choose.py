@@ -38,6 +38,8 @@ def find(data: Path, options: Options) -> tuple[str, list[ImageSource]]:
         found = apply_splits(found, options.splits, data)
     if options.subject_pattern:
         found = [replace(source, group=_subject(source, options.subject_pattern)) for source in found]
+    for source in found:
+        _require_text(source)
     for site in {source.site for source in found}:
         require_site_name(site, f"{data}: the name of a site")
     twice = next((key for key, n in Counter((s.site, s.id) for s in found).items() if n > 1), None)
@@ -93,17 +95,28 @@ def _subject(source: ImageSource, pattern: str) -> str:
         match = re.search(pattern, source.id)
     except re.error as error:
         raise ConfigError(f"--subject-pattern {pattern!r} is no regular expression ({error})") from error
-    if match is None:
+    subject = "" if match is None else (match[1] if match.re.groups else match[0]) or ""
+    if not subject:
         raise ConfigError(f"--subject-pattern {pattern!r} fits nothing in {source.id!r} of site {source.site}")
-    return match[1] if match.re.groups else match[0]
+    return subject
+
+
+def _require_text(source: ImageSource) -> None:
+    """Refuse names that no JSON can hold, before an hour of work instead of after."""
+    named = (*map(str, source.files), source.label or "", str(source.mask or ""), source.group)
+    for name in named:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"site {source.site}: the name {ascii(name)} is not in UTF-8; rename it") from None
 
 
 def _require_whole_groups(kept: Sequence[ImageSource]) -> None:
     given: dict[tuple[str, str], ImageSource] = {}
     for source in kept:
-        first = given.setdefault((source.site, source.group), source) if source.group else source
+        first = given.setdefault((source.site, source.group or source.id), source)
         if first.split != source.split:
             raise DataError(
-                f"site {source.site}: subject {source.group!r} is in {first.split} with {first.id} and in "
+                f"site {source.site}: subject {source.group or source.id!r} is in {first.split} with {first.id} and in "
                 f"{source.split} with {source.id}; no split may cut a subject: correct the list, or --splits none"
             )

@@ -67,6 +67,8 @@ def as_row(
             f"{where} has {values.ndim - 1} spatial axes {values.shape[1:]}, --size gives {len(size)}: {_times(size)}"
         )
     values = _with_channels(values, channels, where)
+    if pixels.white == 1:  # black and white only: resized in whole numbers it would stay so
+        values = values.astype(np.float32)
     if values.shape[1:] != size:
         values = np.stack([_resized(plane, size) for plane in values])
     row = values.astype(np.float32)

@@ -46,15 +46,15 @@ def place(source: ImageSource, facts: Facts, folder: Path, out: Path, *, has_cop
 
     files = []
     for number, path in enumerate(source.files):
-        stem = source.id if len(source.files) == 1 else f"{source.id}_{number}"
+        kind = "images" if len(source.files) == 1 else f"channel_{number}"  # `a_0` may be another image's name
         if path.is_dir() or path.suffix.lower() in (".dcm", ".ima"):
             from monai_fedskew.data.imaging.dicom import write_nifti
 
-            here = _below(folder, "images", stem, ".nii.gz")
+            here = _below(folder, kind, source.id, ".nii.gz")
             write_nifti(path, here)
             files.append(name(here, file_digest(here)))
         elif has_copies:
-            here = shutil.copyfile(path, _below(folder, "images", stem, _ending(path)))
+            here = shutil.copyfile(path, _below(folder, kind, source.id, _ending(path)))
             files.append(name(here, facts.digests[path]))
         else:
             files.append(name(path, facts.digests[path]))

@@ -23,6 +23,8 @@ def warnings_of(
         left_out: images that a list of splits lacks, by site.
     """
     found = [text for one in written for text in (*one.warnings, *_copies(one.site, written))]
+    empty = [one for one in written if one.highest and not max(one.highest.values())]
+    found += [f"site {one.site}: all {len(one.highest)} masks are empty, 0 everywhere" for one in empty]
     for manifest in manifests:
         absent = sorted(set(range(len(manifest.label_names))) - {subject.label for subject in manifest.subjects})
         if absent and not any(subject.mask for subject in manifest.subjects):

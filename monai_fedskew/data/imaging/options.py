@@ -7,9 +7,10 @@ from typing import Literal
 
 from monai_fedskew.errors import ConfigError
 
-__all__ = ["Options", "StoreOfImages"]
+__all__ = ["Options", "StoreOfImages", "require_range"]
 
 StoreOfImages = Literal["auto", "vectors", "files"]
+_LARGEST = 3.4e38  # about what float32 holds
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,7 @@ class Options:
         """Refuse what cannot go together."""
         if self.size is not None and (len(self.size) not in (2, 3) or min(self.size) < 1):
             raise ConfigError(f"--size {'x'.join(map(str, self.size))}: give HxW or HxWxD, each at least 1")
-        if self.value_range[0] >= self.value_range[1]:
-            raise ConfigError(f"--range {_comma(self.value_range)}: the first must be lower than the second")
+        require_range(self.value_range)
         if self.table is not None and self.layout not in ("auto", "table"):
             raise ConfigError(f"--labels {self.table} says where images belong, and so does --layout {self.layout}")
         if self.store == "files":
@@ -68,6 +68,8 @@ class Options:
         if self.has_copies and (self.store == "vectors" or self.size or self.channels):
             raise ConfigError("--copy is for images that stay files; as rows the prepared folder holds them anyway")
         twice = next((name for name in self.label_names if self.label_names.count(name) > 1), None)
+        if "" in self.label_names:
+            raise ConfigError(f"--label-names {','.join(self.label_names)}: a name is empty; give each label one")
         if twice is not None:
             raise ConfigError(f"--label-names has {twice!r} twice; each label needs a name of its own")
 
@@ -87,6 +89,21 @@ class Options:
             "unreadable": "left out" if self.skips_unreadable else "",
         }
         return {key: value for key, value in named.items() if value}
+
+
+def require_range(value_range: Sequence[float]) -> None:
+    """Refuse a range that is none, or whose rows would hold numbers that are not finite.
+
+    Raises:
+        ConfigError: not finite in float32, or not from low to high.
+
+    Example:
+        >>> require_range((-1.0, 1.0))
+    """
+    if not all(abs(value) <= _LARGEST / 2 for value in value_range):
+        raise ConfigError(f"--range {_comma(value_range)}: give two finite numbers, such as 0,1")
+    if value_range[0] >= value_range[1]:
+        raise ConfigError(f"--range {_comma(value_range)}: the first must be lower than the second")
 
 
 def _comma(values: Sequence[float]) -> str:

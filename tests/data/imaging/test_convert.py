@@ -50,6 +50,11 @@ def test_colours_and_grey_become_each_other() -> None:
     assert np.allclose(as_row(Pixels(red.astype(np.float32)), (1, 2, 2)), 0.299 * 255)
 
 
+def test_black_and_white_is_resized_to_grey() -> None:
+    """Two of four pixels white, made one: 0.5, not rounded to black or white."""
+    assert as_row(Pixels(np.array([[[0, 1], [1, 0]]], np.uint8), 1.0), (1, 1, 1)).item() == 0.5
+
+
 def test_the_range_is_of_the_format_not_of_the_image() -> None:
     """A dark picture stays dark: 51 of 255 is 0.2 in 0..1, and -0.6 in -1..1; physical values are left alone."""
     dark = np.full((1, 2, 2), 51, np.uint8)

@@ -309,6 +309,9 @@ def test_options_that_the_images_do_not_allow(options: Options, text: str, pictu
     [
         ({"size": (4,)}, "--size 4: give HxW or HxWxD"),
         ({"value_range": (1.0, 1.0)}, "--range 1,1: the first must be lower"),
+        ({"value_range": (0.0, float("nan"))}, "--range 0,nan: give two finite numbers"),
+        ({"value_range": (0.0, 1e39)}, r"--range 0,1e\+39: give two finite numbers"),
+        ({"label_names": ("a", "")}, "--label-names a,: a name is empty"),
         ({"store": "files", "size": (4, 4)}, "--size changes images, --store files leaves them"),
         ({"has_copies": True, "size": (4, 4)}, "--copy is for images that stay files"),
         ({"layout": "masks", "table": Path("t.csv")}, "--labels t.csv says where images belong, and so does"),
