@@ -44,7 +44,7 @@ def tiny_bundle() -> Path:
     return ROOT / "tests" / "tiny_bundle"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def sources(study: Path, tiny_bundle: Path) -> dict[str, Any]:
     """The four sites of the small study on the tiny bundle."""
     from monai_fedskew.sites.bundle import BundleSite
@@ -67,7 +67,7 @@ def image_bundle() -> Path:
     return ROOT / "tests" / "image_bundle"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def image_sources(image_study: Path, image_bundle: Path) -> dict[str, Any]:
     """The four sites of the small images on the image bundle."""
     from monai_fedskew.sites.bundle import BundleSite
