@@ -22,6 +22,7 @@ from monai_fedskew.reports.history import read_history
 from monai_fedskew.reports.plots import colours, png, sheet, style
 
 SITES, METHODS, SEEDS = ("MNIST", "USPS", "SEMEION", "OPTDIGITS"), ("fedavg", "fedbn"), 3
+METRICS = ("test accuracy", "training loss")  # in percent, and the mean over the batches of a round
 DASHES = ("-", "--", ":")
 TRAINING = 466  # images a site of 699 trains on, of three folds
 
@@ -113,10 +114,10 @@ def read_curves(study: str, setting: Setting, out: Path) -> Iterator[Point]:
     for folder in sorted(out.glob("runs/*/seed*")):
         where = (study, setting.name, setting.value, folder.parent.name, int(folder.name.removeprefix("seed")))
         for mark in read_history(folder / "history.jsonl")[0]:
-            metric = {"validation": "test accuracy", "train": "training loss"}[mark.split]
+            metric, scale = (METRICS[0], 100) if mark.split == "validation" else (METRICS[1], 1)
             if mark.metric in metric:
                 epochs = mark.round * int(setting.value)
-                yield Point(*where, mark.site, mark.round, epochs, metric, mark.value)
+                yield Point(*where, mark.site, mark.round, epochs, metric, scale * mark.value)
 
 
 def _mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
@@ -146,37 +147,28 @@ def print_table(study: str, settings: Sequence[Setting], scores: Sequence[Score]
 
 
 def draw_convergence(settings: Sequence[Setting], scores: Sequence[Score], points: Sequence[Point]) -> bytes:
-    """Test accuracy and training loss of each source over local epochs; a mark is a round."""
-    palette = colours(METHODS)
+    """Test accuracy and training loss of each source over local epochs; a mark is a round.
+
+    The first method is drawn wide and pale below the other: their training losses may lie on each other.
+    """
+    palette, widths, opacities = colours(METHODS), (3.6, 1.3), (0.45, 1.0)
     with style():
         figure, axes = sheet(8, height=6.2, columns=4)
-        for place, (metric, site) in enumerate((m, s) for m in ("test accuracy", "training loss") for s in SITES):
-            ax = axes[place]
+        for ax, (metric, site) in zip(axes, ((m, s) for m in METRICS for s in SITES), strict=True):
             for setting, dash in zip(settings, DASHES, strict=False):
-                for method in METHODS:
-                    of_line = [
-                        p
-                        for p in points
-                        if (p.metric, p.site, p.setting, p.method) == (metric, site, setting.name, method)
-                    ]
-                    at = sorted({p.epochs for p in of_line})
-                    scale = 100 if metric == "test accuracy" else 1
-                    runs = np.array([[scale * p.reached for p in of_line if p.epochs == epochs] for epochs in at])
-                    ax.plot(
-                        at,
-                        runs.mean(axis=1),
-                        dash,
-                        marker="o",
-                        ms=2.5,
-                        lw=1.4,
-                        color=palette[method],
-                        label=f"{method}, {setting.name}",
-                    )
-            ax.set(title=site if place < 4 else "", xlabel="local epochs" if place > 3 else "")
-            if metric == "test accuracy":
-                ax.set_ylim(0, 100)
-            else:
-                ax.set_yscale("log")
+                for method, width, opacity in zip(METHODS, widths, opacities, strict=True):
+                    which = (metric, site, setting.name, method)
+                    own = [p for p in points if (p.metric, p.site, p.setting, p.method) == which]
+                    at = sorted({p.epochs for p in own})
+                    mean = [fmean(p.reached for p in own if p.epochs == epochs) for epochs in at]
+                    (line,) = ax.plot(at, mean, dash, marker="o", ms=3, color=palette[method], lw=width)
+                    line.set(alpha=opacity, label=f"{method}, {setting.name}")
+            ax.set_xticks(range(0, 17, 4))
+        for top, bottom, site in zip(axes[:4], axes[4:], SITES, strict=True):
+            top.set(title=site, ylim=(0, 100))
+            bottom.set(xlabel="local epochs", yscale="log", ylim=(0.1, 3))
+            bottom.set_yticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
+            bottom.minorticks_off()
         axes[0].set_ylabel("test accuracy (%)")
         axes[4].set_ylabel("training loss (log scale)")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
