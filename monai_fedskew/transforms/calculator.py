@@ -83,11 +83,15 @@ class StatisticsCalculator:
         if values.ndim < 2:
             raise DataError(f"{what}: shape {tuple(values.shape)} is not (channels, *spatial); add the channel first")
         keep = self._foreground(values, mask, what)
-        if keep is None and values[0].numel() <= CHUNK:
+        if self.region == "all" and values[0].numel() <= CHUNK:
             self._add_rows(values[None], what)
             return
         found = [
-            run_moments(_run(channel, channel), None if keep is None else _run(keep[k], channel))
+            run_moments(
+                _run(channel, channel),
+                None if keep is None else _run(keep[k], channel),
+                is_nonzero_only=self.region == "nonzero",
+            )
             for k, channel in enumerate(values)
         ]
         if empty := [k for k, (count, _, _) in enumerate(found) if not count]:
@@ -197,12 +201,12 @@ class StatisticsCalculator:
         return found
 
     def _foreground(self, values: Tensor, mask: Image | None, what: str) -> Tensor | None:
-        """Return where values count, of the shape of ``values``; None where all do."""
+        """Return where the mask lets values count, of the shape of ``values``; None where there is none."""
         if (mask is None) == (self.region == "mask"):
             has = "no mask" if mask is None else "a mask"
             raise DataError(f"{what}: region={self.region!r} but {has}; region 'mask' takes one with each image")
         if mask is None:
-            return values != 0 if self.region == "nonzero" else None
+            return None
         keep = _plain(mask, what) != 0
         if keep.shape not in (values.shape, values[:1].shape, values.shape[1:]):
             raise DataError(f"{what}: a mask of shape {tuple(keep.shape)} for an image of {tuple(values.shape)}")
@@ -261,6 +265,8 @@ def _plain(image: Image, what: str) -> Tensor:
             )
         if not image.dtype.isnative or image.dtype == np.longdouble:
             image = image.astype(np.float64)
+        if not image.flags.writeable or min(image.strides, default=0) < 0:  # torch takes neither
+            image = image.copy()
         return torch.as_tensor(image)
     if image.is_complex():
         raise DataError(f"{what}: complex values cannot be measured; give their magnitude")

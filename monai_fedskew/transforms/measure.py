@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,7 +68,7 @@ def measure_files(
         std_mode: as for ``StatisticsCalculator``.
         ddof: 0 or 1.
         region: as for ``StatisticsCalculator``; by default "mask" where masks are given, "all" else.
-        load: file -> (C, *spatial); by default whatever MONAI's LoadImage reads, channel first. Give the deterministic
+        load: file -> (C, *spatial); by default ``load_image``, which reads what MONAI reads. Give the deterministic
             transforms that come before normalisation in training, as ``Compose([LoadImage(...), ...])``.
         workers: processes that read and measure, 0 for this one alone. They are spawned: ``load`` must be picklable,
             and a script must start under ``if __name__ == "__main__"``.
@@ -101,7 +102,17 @@ def measure_files(
 
 
 def load_image(file: File) -> Any:
-    """Read an image as MONAI's LoadImage does: (C, *spatial) float32."""
+    """Read an image channel first, as MONAI's LoadImage does.
+
+    NIfTI is read by nibabel at once, in the type it is stored in, which takes half the time: what LoadImage adds, meta
+    data and a copy as float32, is of no use here.
+    """
+    if str(file).endswith((".nii", ".nii.gz")):
+        import nibabel
+
+        values = np.asanyarray(nibabel.load(file).dataobj)
+        if values.dtype.kind in "iuf":
+            return values[None] if values.ndim <= 3 else np.moveaxis(values, -1, 0)
     return _loader()(file)
 
 

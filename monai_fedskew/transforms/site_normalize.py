@@ -24,6 +24,7 @@ __all__ = ["RandSiteNormalize", "SiteNormalize"]
 
 Statistics = SiteStatistics | str | Path
 DType = DTypeLike | torch.dtype | None
+_DTYPES = (None, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _BACKEND = [TransformBackends.TORCH, TransformBackends.NUMPY]
 
 
@@ -149,9 +150,14 @@ class _Pair:
     def __init__(self, statistics: SiteStatistics, dtype: DType) -> None:
         self.site, self._mean = statistics.site, list(statistics.mean)
         self._std = [value or 1.0 for value in statistics.std]
-        self._dtype = None if dtype is None else get_equivalent_dtype(dtype, Tensor)
-        if self._dtype is not None and not self._dtype.is_floating_point:
-            raise ConfigError(f"site {self.site}: dtype={dtype} of normalised images must be a floating type")
+        try:
+            self._dtype = None if dtype is None else get_equivalent_dtype(dtype, Tensor)
+        except TypeError:
+            self._dtype = torch.bool
+        if self._dtype not in _DTYPES:
+            raise ConfigError(
+                f"site {self.site}: dtype={dtype} of normalised images must be a floating type, of 16 to 64 bits"
+            )
         self._tensors: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -162,6 +168,18 @@ class _Pair:
         return {"site": self.site, "mean": list(self._mean), "std": list(self._std)}
 
     def forth(self, image: Tensor) -> Tensor:
+        self._require_channels(image)
+        mean, std, dtype = self._numbers(image)
+        if not image.is_floating_point():  # torch subtracts nothing from truth values
+            image = image.to(mean.dtype)
+        return torch.sub(image, mean).div_(std).to(dtype)
+
+    def back(self, image: Tensor) -> Tensor:
+        self._require_channels(image)
+        mean, std, dtype = self._numbers(image)
+        return torch.mul(image, std).add_(mean).to(dtype)
+
+    def _require_channels(self, image: Tensor) -> None:
         channels = len(self._mean)
         found = len(image) if image.ndim else 0
         if found != channels:
@@ -169,14 +187,8 @@ class _Pair:
                 f"site {self.site}: statistics of {channels} channels, but an image of {found}, "
                 f"shape {tuple(image.shape)}; it must be (channels, *spatial), with the channels that were measured"
             )
-        mean, std, dtype = self._numbers(image)
-        if not image.is_floating_point():  # torch subtracts nothing from truth values
-            image = image.to(mean.dtype)
-        return torch.sub(image, mean).div_(std).to(dtype)
-
-    def back(self, image: Tensor) -> Tensor:
-        mean, std, dtype = self._numbers(image)
-        return torch.mul(image, std).add_(mean).to(dtype)
+        if image.is_complex():
+            raise DataError(f"site {self.site}: a complex image cannot be normalised; give its magnitude")
 
     def _numbers(self, image: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
         kept = image.dtype if image.is_floating_point() else torch.float32
@@ -207,7 +219,11 @@ def _undo(transform: InvertibleTransform, data: Any, own: _Pair | None) -> Any:
 
 
 def _plain(img: Any) -> Tensor:
-    tensor: Tensor = img if isinstance(img, Tensor) else convert_to_tensor(img)
+    if isinstance(img, np.ndarray) and not img.dtype.isnative:
+        img = img.astype(img.dtype.newbyteorder("="))
+    tensor = img if isinstance(img, Tensor) else convert_to_tensor(img)
+    if not isinstance(tensor, Tensor):
+        raise DataError(f"an image is a tensor or an array of numbers, not {type(img).__name__}: {str(img)[:60]!r}")
     return tensor.as_subclass(Tensor)
 
 

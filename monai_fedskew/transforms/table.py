@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from monai_fedskew.core.whole_file import write_whole
 from monai_fedskew.errors import DataError
@@ -32,33 +32,52 @@ def read_statistics(file: Path) -> SiteStatistics:
     Raises:
         DataError: the file is absent, is not JSON, or lacks a key or holds a wrong value.
     """
+    file = Path(file)
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
         found = SiteStatistics(
-            str(raw["site"]),
-            tuple(float(v) for v in raw["mean"]),
-            tuple(float(v) for v in raw["std"]),
+            _text(raw["site"]),
+            _numbers(raw["mean"]),
+            _numbers(raw["std"]),
             cast(StdMode, raw["std_mode"]),
-            int(raw["ddof"]),
-            int(raw["samples"]),
+            _whole(raw["ddof"]),
+            _whole(raw["samples"]),
             cast(Region, raw.get("region", "all")),  # files of older versions have none: all values were measured
         )
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); give a statistics file") from error
     except KeyError as error:
         raise DataError(f"{file}: key {error} is missing; write the file with write_statistics") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"{file}: {error}; write the file with write_statistics") from error
     is_known = found.std_mode in STD_MODES and found.ddof in (0, 1) and found.region in REGIONS
-    if not is_known or len(found.mean) != len(found.std):
+    if not is_known or not found.mean or len(found.mean) != len(found.std) or found.samples < 1:
         raise DataError(
             f"{file}: std_mode={found.std_mode!r} must be one of {', '.join(STD_MODES)}, ddof={found.ddof} 0 or 1, "
             f"region={found.region!r} one of {', '.join(REGIONS)}, and mean and std ({len(found.mean)} and "
-            f"{len(found.std)} numbers) of one length"
+            f"{len(found.std)} numbers) of one length, samples={found.samples} 1 or more"
         )
     if not all(map(isfinite, (*found.mean, *found.std))) or min(found.std, default=0) < 0:
         raise DataError(f"{file}: a mean or std is not finite, or a std is negative; measure the site again")
     return found
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"a site named {value!r}")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} where a whole number is expected")
+    return value
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list) or any(not isinstance(v, int | float) or isinstance(v, bool) for v in values):
+        raise TypeError(f"{str(values)[:60]!r} where a list of numbers is expected")
+    return tuple(float(value) for value in values)
 
 
 def read_table(files: Iterable[Path], *, own: str) -> Mapping[str, SiteStatistics]:

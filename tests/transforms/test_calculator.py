@@ -65,6 +65,15 @@ def test_any_type_of_numbers(dtype) -> None:
     assert (found.mean, found.std) == ((0.5,), (0.5,))
 
 
+def test_arrays_that_torch_does_not_take() -> None:
+    """Mapped for reading only, or turned around; the one given stays."""
+    image = np.arange(12.0).reshape(1, 3, 4)
+    frozen = image.copy()
+    frozen.flags.writeable = False
+
+    assert calculated(frozen) == calculated(image[:, ::-1, ::-1]) == calculated(image)
+
+
 def test_bfloat16_and_tensors_that_carry_a_gradient() -> None:
     """Torch has types that numpy has not."""
     image = torch.tensor([[0.0, 1.0]], dtype=torch.bfloat16, requires_grad=True)

@@ -26,6 +26,16 @@ def test_only_what_is_kept_counts() -> None:
     assert run_moments(values, keep) == (2, CHUNK + 2.0, 2.0)
 
 
+@pytest.mark.parametrize("offset", [0.0, 3.0, 1e6])
+def test_values_of_zero_may_be_left_out(offset) -> None:
+    """As if they were not there, whether the rest is spread out or lies close together."""
+    values = torch.randn(2 * CHUNK, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + offset
+    with_zeros = torch.stack([values, torch.zeros(2 * CHUNK)]).T.reshape(-1)
+
+    assert run_moments(with_zeros, is_nonzero_only=True) == pytest.approx(run_moments(values), rel=1e-9)
+    assert run_moments(torch.zeros(5), is_nonzero_only=True) == (0, 0.0, 0.0)
+
+
 def test_rows_are_runs() -> None:
     """Many rows at once, or one by one."""
     rows = torch.randn(7, CHUNK // 3, generator=torch.Generator().manual_seed(0))

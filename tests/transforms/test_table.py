@@ -81,7 +81,13 @@ def test_site_given_twice_is_refused(tmp_path) -> None:
         ({"region": "brain"}, "region='brain' one of all, nonzero, mask"),
         ({"std": [float("nan")]}, "a mean or std is not finite"),
         ({"std": [-1.0]}, "or a std is negative"),
-        ({"mean": "x"}, "could not convert string to float"),
+        ({"mean": "12", "std": "11"}, "'12' where a list of numbers is expected"),
+        ({"mean": [True]}, "where a list of numbers is expected"),
+        ({"mean": [10**400]}, "too large to convert to float"),
+        ({"samples": 2.7}, "2.7 where a whole number is expected"),
+        ({"samples": 0}, "samples=0 1 or more"),
+        ({"mean": [], "std": []}, "0 and 0 numbers"),
+        ({"site": None}, "a site named None"),
     ],
 )
 def test_hand_edited_file_is_refused(change, message, tmp_path) -> None:
@@ -98,9 +104,10 @@ def test_broken_files_are_refused(tmp_path) -> None:
     file = tmp_path / "A.json"
     with pytest.raises(DataError, match=r"A\.json: cannot be read"):
         read_statistics(file)
-    file.write_text("{")
-    with pytest.raises(DataError, match=r"A\.json: .*write the file with write_statistics"):
-        read_statistics(file)
+    for text in ("{", "[" * 100_000):
+        file.write_text(text)
+        with pytest.raises(DataError, match=r"A\.json: .*write the file with write_statistics"):
+            read_statistics(file)
     file.write_text('{"site": "A"}')
     with pytest.raises(DataError, match=r"A\.json: key 'mean' is missing"):
         read_statistics(file)
