@@ -19,7 +19,6 @@ from monai.utils import set_determinism
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data._utils import worker as torch_worker
 
-import monai_fedskew.transforms as transforms
 from monai_fedskew.transforms import (
     RandSiteNormalize,
     RandSiteNormalized,
@@ -49,15 +48,6 @@ class Counted(Transform):
         """Count and pass on."""
         self.calls += 1
         return data
-
-
-@pytest.mark.parametrize("names", [("SiteNormalized", "SiteNormalizeD", "SiteNormalizeDict")])
-def test_aliases_as_monai_has_them(names) -> None:
-    """All of them one class; an unknown name says so."""
-    for prefix in ("", "Rand"):
-        assert len({getattr(transforms, prefix + name) for name in names}) == 1
-    with pytest.raises(AttributeError, match=r"module 'monai_fedskew\.transforms' has no attribute 'Nothing'"):
-        _ = transforms.Nothing
 
 
 def test_keys_are_normalised_and_nothing_else() -> None:
