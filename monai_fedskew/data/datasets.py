@@ -98,6 +98,7 @@ class ConnectomeDataset(Dataset[dict[str, Tensor]]):
         self.subject_ids: NDArray[np.str_] = np.array(people)[of_row[self.rows]]
         self.labels: NDArray[np.int64] = np.asarray(manifest.labels, np.int64)[self.rows]
         self._row_index, self._label_values = torch.from_numpy(self.rows), torch.from_numpy(self.labels)
+        self._store, self._stored = manifest.store, manifest.shape
         self._series: SiteManifest | None = manifest if manifest.store == "series" else None
         self._table: Tensor | None = None
         self._scans: ScanCache | None = None

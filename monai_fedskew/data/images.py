@@ -8,7 +8,6 @@ from torch import Tensor
 from monai_fedskew.core.ranges import require_whole
 from monai_fedskew.core.seeding import derive
 from monai_fedskew.data.datasets import ConnectomeDataset, SplitName
-from monai_fedskew.data.manifest import read_manifest
 from monai_fedskew.data.subset import stratified_subset
 from monai_fedskew.errors import ConfigError, DataError
 
@@ -62,11 +61,10 @@ class ImageDataset(ConnectomeDataset):
         super().__init__(
             folder, split, fold=fold, folds=folds, validation_fraction=validation_fraction, split_seed=split_seed
         )
-        manifest = read_manifest(self.folder)
-        stored = manifest.shape
+        stored = self._stored
         if not stored:
             raise DataError(f"{self.folder}: holds vectors, not images; give a site written by write_image_site")
-        if manifest.store == "files":
+        if self._store == "files":
             raise DataError(
                 f"{self.folder}: its images are files of their own sizes; prepare them with --size, or read them with "
                 "monai_fedskew.sites.image_dataset.SiteImages"
@@ -78,7 +76,6 @@ class ImageDataset(ConnectomeDataset):
                 f"site {self.site}: {self.folder} has images of {stored[0]} channels, the network takes {channels}; "
                 "only images of one channel are repeated"
             )
-        self._stored = stored
         self.shape = (channels or stored[0], *stored[1:])
         if limit is not None:
             self._keep(limit, split, split_seed)
