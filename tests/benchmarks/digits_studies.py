@@ -25,6 +25,7 @@ SITES, METHODS, SEEDS = ("MNIST", "USPS", "SEMEION", "OPTDIGITS"), ("fedavg", "f
 METRICS = ("test accuracy", "training loss")  # in percent, and the mean over the batches of a round
 DASHES = ("-", "--", ":")
 TRAINING = 466  # images a site of 699 trains on, of three folds
+WIDTH = 0.25  # of the network, in the studies
 
 
 @dataclass(frozen=True)
