@@ -12,6 +12,7 @@ from monai_fedskew.core.state import State
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.federation import checkpoint
 from monai_fedskew.federation.client import Client, SiteSource
+from monai_fedskew.federation.discretion import root_cause
 from monai_fedskew.federation.exchange import Failure, Reply, Request
 from monai_fedskew.federation.memory_store import MemoryStore
 from monai_fedskew.federation.resident import Resident
@@ -147,7 +148,7 @@ class _InProcess:
         except Exception as error:  # a site may fail in any way; the round goes on without it
             if request.task != "fit":
                 raise
-            return Failure(f"{type(error).__name__}: {error}")
+            return Failure(root_cause(error))
         self.alive[name] = self.residents[name]
         return reply
 

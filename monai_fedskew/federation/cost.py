@@ -18,6 +18,7 @@ from monai_fedskew.core.messages import Broadcast, Survey, Update
 from monai_fedskew.core.method import Method
 from monai_fedskew.errors import FedSkewError, RoundError
 from monai_fedskew.federation.client import Client, SiteSource
+from monai_fedskew.federation.discretion import root_cause
 from monai_fedskew.federation.server import Server
 from monai_fedskew.federation.settings import Settings
 from monai_fedskew.sites.bundle import quiet
@@ -86,7 +87,7 @@ def measure_cost(method: Method, source: SiteSource, settings: Settings) -> Cost
         text = str(error)
         raise type(error)(text if f"site {name}" in text else f"site {name}: {text}") from error
     except Exception as error:  # whatever the site's own code finds wrong
-        reason = f"{type(error).__name__}: {error}"
+        reason = root_cause(error)
         raise RoundError(f"site {name}: two steps of {method.name} to measure its cost: {reason}") from error
     finally:
         client.close()

@@ -2,7 +2,7 @@
 
 from monai_fedskew.errors import DataError, FedSkewError
 
-__all__ = ["one_line", "what_may_cross"]
+__all__ = ["one_line", "root_cause", "what_may_cross"]
 
 _SHOWN = 300  # characters
 
@@ -32,6 +32,23 @@ def what_may_cross(error: BaseException) -> str:
     if is_ours and "/" not in text and "\\" not in text:
         return f"{type(error).__name__}: {text}"
     return f"{type(error).__name__}; the site's own log says more"
+
+
+def root_cause(error: BaseException) -> str:
+    """Say what an error began with, for the site's own user: MONAI says "applying transform" of whatever went wrong.
+
+    Args:
+        error: as it was caught at the site; its causes are looked through.
+
+    Example:
+        >>> outer = RuntimeError("applying transform <object>")
+        >>> outer.__cause__ = ValueError("no patch fits")
+        >>> root_cause(outer)
+        'ValueError: no patch fits'
+    """
+    while error.__cause__ is not None and not isinstance(error, FedSkewError):
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
 
 
 def one_line(text: str) -> str:

@@ -46,10 +46,13 @@ def set_precision(site: str, trainer: SupervisedTrainer, evaluator: SupervisedEv
     and so is what an evaluator hands to its metrics.
 
     Raises:
-        ConfigError: another kind of device, or a type of numbers that a CPU would need scaling for.
+        ConfigError: ``amp`` is neither true nor false, another kind of device, or a type of numbers that a CPU would
+            need scaling for.
     """
     for engine in (evaluator, trainer):
         device = torch.device(engine.state.device).type
+        if not isinstance(engine.amp, bool):
+            raise ConfigError(f"site {site}: amp is {engine.amp!r}; it must be true or false")
         options = dict(engine.amp_kwargs) if engine.amp else None
         if options is not None:
             _require_known(site, device, options)

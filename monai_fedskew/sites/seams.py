@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from monai_fedskew.core.part import EXCLUSIVE, STAGES, Part
+from monai_fedskew.core.ranges import require_whole
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.sites.precision import set_precision
 from monai_fedskew.sites.running_statistics import RunningStatistics
@@ -40,6 +41,7 @@ class Seams:
         self.task_loss: Tensor | float = 0.0  # sum over the examples seen since it was last set to zero
         self.seen = 0
         self.steps = 0  # of the optimizer, since it was last set to zero
+        require_whole(f"site {site}", "accumulation_steps", trainer.accumulation_steps, 1)
         self.precision = set_precision(site, trainer, evaluator)
         self._statistics = RunningStatistics(trainer.network)
         self._extra: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})

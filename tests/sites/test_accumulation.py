@@ -71,6 +71,12 @@ def test_a_step_is_the_mean_over_its_batches_also_at_the_end_of_an_epoch() -> No
     assert loss == pytest.approx((0.5 + 4.5 + 18.0) / 3)
 
 
+def test_part_of_a_batch_makes_no_step() -> None:
+    """MONAI takes 1.5 and counts with it: steps would come after one batch, or two, or not at all."""
+    with pytest.raises(ConfigError, match=r"site A: accumulation_steps=1\.5 must be a whole number"):
+        _OneWeight([1.0, 3.0], accumulation_steps=1.5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("batch_size", "steps"), [(6, 2), (9, 3), (9, 2)])
 def test_accumulated_batches_equal_one_large_batch(batch_size: int, steps: int, accumulating: Any) -> None:
     """Without batch norm; 36 examples are three twelves by twos of six, and 27 and a rest of 9 by threes of nine."""

@@ -136,6 +136,13 @@ def test_float16_on_a_cpu_is_refused(mixed_bundle: Path, image_study: Path, tmp_
         source.open()
 
 
+@pytest.mark.parametrize("amp", ["no", 1, None])
+def test_precision_is_on_or_off(amp: object, mixed: BundleSite) -> None:
+    """The text no is true to Python."""
+    with pytest.raises(ConfigError, match=f"site A: amp is {amp!r}; it must be true or false"):
+        replace(mixed, overrides={**mixed.overrides, "amp": amp}).open()
+
+
 def test_other_devices_are_refused(mixed: BundleSite) -> None:
     """Neither CUDA nor CPU."""
     site = replace(mixed, overrides={"amp": False}).open()
