@@ -22,6 +22,8 @@ __all__ = ["DiskCache", "ImageCache", "MemoryCache"]
 
 logger = logging.getLogger(__name__)
 _END, _MB = ".safetensors", 2**20
+# what reading gives for a file that `put` did not write whole; a device that is not here is an AssertionError of torch
+_DAMAGED = (SafetensorError, KeyError, TypeError, ValueError, RecursionError, RuntimeError, AssertionError)
 
 
 class ImageCache(Protocol):
@@ -95,19 +97,30 @@ class DiskCache:
         self._bytes: int | None = None  # of all files, as far as is known here
 
     def get(self, chain: str, item: str) -> Any:
-        """Return what is kept, or None."""
+        """Return what is kept, or None.
+
+        Raises:
+            DataError: the file is there and may not be read.
+        """
         path = self._path(chain, item)
         try:
             with safe_open(path, framework="pt") as file:
-                spec = json.loads(file.metadata()["item"])
+                told = file.metadata()
+                if told["of"] != f"{chain}/{item}":
+                    raise ValueError(f"it is {str(told['of'])[:20]}..., another image")
+                spec = json.loads(told["item"])
                 found = from_plain(spec, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  no mapping
-            os.utime(path)  # what was used stays longest
         except FileNotFoundError:
             return None
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except _DAMAGED as error:
             logger.warning("%s is damaged (%s); it is made again", path, error)
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # where it may only be read, it stays and is not used
+                path.unlink()
             return None
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error}); delete it, or give another cache_dir") from error
+        with suppress(OSError):  # in a folder that may only be read
+            os.utime(path)  # what was used stays longest
         return found
 
     def put(self, chain: str, item: str, value: Any) -> None:
@@ -126,7 +139,7 @@ class DiskCache:
         part = path.with_name(f".{uuid.uuid4().hex}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, part, metadata={"item": spec})
+            save_file(tensors, part, metadata={"item": spec, "of": f"{chain}/{item}"})
             part.replace(path)
         except (OSError, SafetensorError) as error:
             raise DataError(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from monai_fedskew.errors import DataError
 from monai_fedskew.sites.image_cache import DiskCache, MemoryCache
@@ -64,6 +65,43 @@ def test_memory_keeps_one_chain(tmp_path: Path) -> None:
     assert cache.bytes == 2000
     assert cache.get("a", "item") is None
     assert cache.get("b", "item").sum() == 500
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["[" * 100_000, '{"tensor": "0", "device": "nowhere"}', '{"tensor": "0", "device": "cuda:99"}', '{"tensor": "9"}'],
+)
+def test_what_another_wrote_is_made_again(item: str, tmp_path: Path) -> None:
+    """Text without end, devices that are not here, a tensor that is missing: a warning, never an error."""
+    path = tmp_path / "chain" / "item.safetensors"
+    path.parent.mkdir()
+    save_file({"0": torch.zeros(1)}, path, metadata={"item": item, "of": "chain/item"})
+    assert DiskCache(tmp_path, 1).get("chain", "item") is None
+    assert not path.exists()
+
+
+def test_a_file_under_another_name_is_another_image(tmp_path: Path) -> None:
+    """Copied or renamed by hand: it is not taken for the image whose name it has."""
+    cache = DiskCache(tmp_path, 1)
+    cache.put("chain", "one", {"image": torch.ones(1)})
+    (tmp_path / "chain" / "one.safetensors").rename(tmp_path / "chain" / "two.safetensors")
+    assert cache.get("chain", "two") is None
+
+
+def test_what_may_only_be_read_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of somebody else's: the time of last use is not noted, and what is damaged stays."""
+
+    def refuse(*args: object, **more: object) -> None:
+        raise PermissionError(1, "not yours")
+
+    cache = DiskCache(tmp_path, 1)
+    for name in ("whole", "broken"):
+        cache.put("chain", name, {"image": torch.ones(1)})
+    (tmp_path / "chain" / "broken.safetensors").write_bytes(b"x")
+    monkeypatch.setattr("os.utime", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert cache.get("chain", "whole")["image"].item() == 1
+    assert cache.get("chain", "broken") is None
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
