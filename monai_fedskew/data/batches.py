@@ -53,8 +53,7 @@ class ShuffledBatches(Sampler[Tensor]):
     def __init__(
         self, dataset: Sized, batch_size: int, *, shuffle: bool = True, samples_per_epoch: int | None = None
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+        require_whole("batches", "batch_size", batch_size, 1)
         if samples_per_epoch is not None:
             require_whole("batches", "samples_per_epoch", samples_per_epoch, 1)
             if not len(dataset):

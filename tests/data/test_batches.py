@@ -92,10 +92,11 @@ def test_samples_that_cannot_be_drawn_are_refused(held: int, asked: int, match: 
         ShuffledBatches(range(held), 2, samples_per_epoch=asked)
 
 
-def test_batch_size_is_checked() -> None:
-    """A batch of no sample is refused."""
-    with pytest.raises(ConfigError, match="batch_size is 0"):
-        ShuffledBatches(range(3), 0)
+@pytest.mark.parametrize("size", [0, 1.5, "x"])
+def test_batch_size_is_checked(size: int) -> None:
+    """A batch of no sample, or of half a sample more, is refused."""
+    with pytest.raises(ConfigError, match=f"batch_size={size!r} must be a whole number"):
+        ShuffledBatches(range(3), size)
 
 
 def test_class_weights_are_n_over_k_times_count() -> None:
