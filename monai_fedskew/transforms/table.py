@@ -14,7 +14,7 @@ from monai_fedskew.transforms.statistics import REGIONS, STD_MODES, Region, Site
 __all__ = ["as_table", "read_statistics", "read_table", "write_statistics"]
 
 
-def write_statistics(file: Path, statistics: SiteStatistics) -> None:
+def write_statistics(file: str | Path, statistics: SiteStatistics) -> None:
     """Write statistics as JSON; every number comes back exactly.
 
     >>> import tempfile
@@ -23,10 +23,10 @@ def write_statistics(file: Path, statistics: SiteStatistics) -> None:
     >>> read_statistics(file).mean
     (0.1,)
     """
-    write_whole(file, json.dumps(asdict(statistics), indent=1) + "\n")
+    write_whole(Path(file), json.dumps(asdict(statistics), indent=1) + "\n")
 
 
-def read_statistics(file: Path) -> SiteStatistics:
+def read_statistics(file: str | Path) -> SiteStatistics:
     """Read what ``write_statistics`` wrote.
 
     Raises:
@@ -80,7 +80,7 @@ def _numbers(values: Any) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
-def read_table(files: Iterable[Path], *, own: str) -> Mapping[str, SiteStatistics]:
+def read_table(files: Iterable[str | Path], *, own: str) -> Mapping[str, SiteStatistics]:
     """Read the statistics of several sites, sorted by site.
 
     Args:
