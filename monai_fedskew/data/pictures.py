@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from monai_fedskew.data.imaging.examine import read_mask as read_label_map
 from monai_fedskew.data.imaging.read import read_pixels
 from monai_fedskew.errors import DataError
 
@@ -45,11 +46,17 @@ def read_picture(files: str | Path | Sequence[str | Path]) -> NDArray[np.float32
     return values.astype(np.float32) / np.float32(pixels.white)
 
 
-def read_mask(files: str | Path) -> NDArray[np.float32]:
-    """Read a label map as class numbers, shape (1, height, width).
+def read_mask(file: str | Path) -> NDArray[np.float32]:
+    """Read a label map as class numbers, by the rules of ``fedskew images prepare``.
+
+    Args:
+        file: a picture of one channel, of a palette whose numbers count, or grey that is stored as colours.
+
+    Returns:
+        Class numbers, shape (1, height, width).
 
     Raises:
-        DataError: no such file, none that can be read, or more than one channel.
+        DataError: no such file, none that can be read, colours, or a volume.
 
     Example:
         >>> import tempfile
@@ -59,10 +66,10 @@ def read_mask(files: str | Path) -> NDArray[np.float32]:
         ...     read_mask(f"{folder}/mask.png").shape, float(read_mask(f"{folder}/mask.png").max())
         ((1, 2, 4), 1.0)
     """
-    path = Path(files)
-    values = read_pixels([path], is_mask=True).values
-    if values.ndim != 3 or len(values) != 1:
-        raise DataError(f"{path}: pixels of shape {values.shape}; a mask has one channel of class numbers")
+    path = Path(file)
+    values = read_label_map(path).values
+    if values.ndim != 3:
+        raise DataError(f"{path}: a volume of shape {values.shape[1:]}; the mask of a picture is needed")
     return values.astype(np.float32)
 
 

@@ -43,16 +43,22 @@ def test_a_mask_is_its_numbers(tmp_path: Path) -> None:
     assert read_mask(tmp_path / "mask.png").tolist() == [[[0, 1, 2], [0, 1, 2]]]
 
 
+def test_a_mask_may_be_grey_stored_as_colours(tmp_path: Path) -> None:
+    """What preparation accepts and leaves in place can be read in training."""
+    Image.fromarray(GREY // 51 % 3).convert("RGB").save(tmp_path / "mask.png")
+    assert read_mask(tmp_path / "mask.png").tolist() == [[[0, 1, 2], [0, 1, 2]]]
+
+
 def test_files_of_no_use_are_named(tmp_path: Path) -> None:
     """Two channels, floating point, colours as a mask, no file: one line with the file's name."""
     Image.fromarray(GREY).save(tmp_path / "grey.png")
     Image.fromarray(GREY.astype(np.float32)).save(tmp_path / "float.tif")
-    Image.fromarray(GREY).convert("RGB").save(tmp_path / "colour.png")
+    Image.new("RGB", (3, 2), (255, 0, 0)).save(tmp_path / "colour.png")
     with pytest.raises(DataError, match=r"grey.png: pixels of shape \(2, 2, 3\)"):
         read_picture([tmp_path / "grey.png"] * 2)
     with pytest.raises(DataError, match=r"float.tif: float32 without a largest value"):
         read_picture(tmp_path / "float.tif")
-    with pytest.raises(DataError, match=r"colour.png: pixels of shape \(3, 2, 3\)"):
+    with pytest.raises(DataError, match=r"colour.png: a mask of 3 channels"):
         read_mask(tmp_path / "colour.png")
     with pytest.raises(DataError, match=r"absent.png"):
         read_picture(tmp_path / "absent.png")
