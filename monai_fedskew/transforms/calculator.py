@@ -82,6 +82,8 @@ class StatisticsCalculator:
         values = _plain(image, what)
         if values.ndim < 2:
             raise DataError(f"{what}: shape {tuple(values.shape)} is not (channels, *spatial); add the channel first")
+        if not values.numel():
+            raise DataError(f"{what}: shape {tuple(values.shape)} holds no value; leave it out")
         keep = self._foreground(values, mask, what)
         if self.region == "all" and values[0].numel() <= CHUNK:
             self._add_rows(values[None], what)
@@ -113,6 +115,8 @@ class StatisticsCalculator:
         """
         what = f"site {self.site}"
         values = _plain(batch, what)
+        if not values.numel():
+            raise DataError(f"{what}: a batch of shape {tuple(values.shape)} holds no value; leave it out")
         if values.ndim == 2 and self.std_mode != "image" and self.region == "all":
             self.std_mode = "pooled"
             mean, squares = row_moments(values.T)
@@ -133,7 +137,8 @@ class StatisticsCalculator:
         """
         for name in _DEFINITION:
             mine, its = getattr(self, name), getattr(other, name)
-            if mine != its and self.samples and other.samples:
+            is_open = name == "std_mode" and None in (mine, its)  # the first image decides
+            if mine != its and not is_open:
                 raise DataError(f"site {self.site}: calculators with {name}={mine!r} and {its!r} do not merge")
         if not other.samples:
             return

@@ -240,6 +240,7 @@ def test_the_file_is_named() -> None:
         (SMALL, SMALL, {}, "site A, image 1: region='all' but a mask"),
         (SMALL, SMALL[:, 0], {"region": "mask"}, r"a mask of shape \(1, 2, 2\) for an image of \(1, 2, 2, 2\)"),
         (SMALL, 0 * SMALL, {"region": "mask"}, r"site A, image 1: no foreground in channel 0 \(region mask\)"),
+        (np.zeros((1, 0, 2)), None, {}, r"site A, image 1: shape \(1, 0, 2\) holds no value"),
         (np.array([1.0]), None, {}, r"shape \(1,\) is not \(channels, \*spatial\)"),
         (np.array([[1.0, np.nan]]), None, {}, "site A, image 1: values that are not finite in channel 0"),
         (np.array([[1.0, np.inf]]), None, {"region": "nonzero"}, "site A, image 1: values that are not finite"),
@@ -275,11 +276,13 @@ def test_other_definitions_do_not_merge(other) -> None:
     """One number cannot mean two things."""
     one = StatisticsCalculator("A")
     two = StatisticsCalculator(**({"site": "A"} | other))
+    three = StatisticsCalculator("A", std_mode="image")
     for calculator in (one, two):
         calculator.update(SMALL)
 
-    with pytest.raises(DataError, match=f"site A: calculators with {next(iter(other))}="):
-        one.merge(two)
+    for into in (one, three):  # one that is empty has its definition, too
+        with pytest.raises(DataError, match=f"site A: calculators with {next(iter(other))}="):
+            into.merge(two)
 
 
 def test_an_unknown_region_is_refused() -> None:
