@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from laws import method, sites_for
+from laws import method
 
 from monai_fedskew.engines.simulator import simulate
-from monai_fedskew.errors import FedSkewError
+from monai_fedskew.errors import ConfigError, FedSkewError
 from monai_fedskew.federation.settings import Settings
 
 LOCAL = ("fedbn", "silobn", "sitenorm", "fedrdn", "harmofl:alpha=0")  # the last: amplitude normalisation alone
@@ -21,13 +21,19 @@ def tried(first: str, second: str, labs: Mapping[str, Mapping[str, Any]]) -> str
         AssertionError: it ran to a state that is not finite.
     """
     text = f"{first}+{second}"
+    images = [sources for name, sources in labs.items() if name.startswith("images")]
     try:
         built = method(text)
-        images = {name: sources for name, sources in labs.items() if name.startswith("images")}
-        sites = {name: source for name, source in sites_for(text, images).items() if name in ("A", "B")}
-        outcome = simulate(built, sites, Settings(rounds=2, choose="last"))
     except FedSkewError as error:
         return str(error)
+    for number, sources in enumerate(images):  # the second is without momentum, which some refuse
+        try:
+            outcome = simulate(built, {name: sources[name] for name in ("A", "B")}, Settings(rounds=2, choose="last"))
+        except FedSkewError as error:
+            if number + 1 == len(images) or not isinstance(error, ConfigError):
+                return str(error)
+        else:
+            break
     for key, value in outcome.cast.tensors.items():
         assert not value.is_floating_point() or torch.isfinite(value).all(), f"{text}: {key} is not finite"
     return ""
