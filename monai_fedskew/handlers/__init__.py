@@ -8,16 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from monai_fedskew.handlers.aggregate_shared import AggregateShared
+    from monai_fedskew.handlers.class_log import ClassLog
     from monai_fedskew.handlers.epoch_log import EpochLog
+    from monai_fedskew.handlers.mask_file import MaskFile
+    from monai_fedskew.handlers.masks import MaskPictures
     from monai_fedskew.handlers.predictions import PredictionsWriter
     from monai_fedskew.handlers.proximal import ProximalTerm
     from monai_fedskew.handlers.segmentation import SegmentationWriter
 
-__all__ = ["AggregateShared", "EpochLog", "PredictionsWriter", "ProximalTerm", "SegmentationWriter"]
+__all__ = [
+    "AggregateShared",
+    "ClassLog",
+    "EpochLog",
+    "MaskFile",
+    "MaskPictures",
+    "PredictionsWriter",
+    "ProximalTerm",
+    "SegmentationWriter",
+]
 
 _HOME = {
     "AggregateShared": "aggregate_shared",
+    "ClassLog": "class_log",
     "EpochLog": "epoch_log",
+    "MaskFile": "mask_file",
+    "MaskPictures": "masks",
     "PredictionsWriter": "predictions",
     "ProximalTerm": "proximal",
     "SegmentationWriter": "segmentation",

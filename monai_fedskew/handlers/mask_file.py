@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import numpy as np
+import torch
 from ignite.engine import Engine, Events
-from numpy.typing import NDArray
+from torch import Tensor
 
 from monai_fedskew.errors import DataError, StateError
 
@@ -24,13 +25,13 @@ class MaskFile:
 
     Raises:
         DataError: there is no such file, or it is no NIfTI file.
-        StateError: the prediction has another size than the image.
+        StateError: when the prediction is not finite or has another size than the image.
 
     Example:
         >>> import tempfile, nibabel, torch
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     nibabel.save(nibabel.Nifti1Image(np.zeros((2, 2, 1)), np.diag([2.0, 2, 3, 1])), f"{folder}/a.nii")
-        ...     mask = MaskFile(f"{folder}/a.nii", folder).write(torch.ones(2, 2, 2, 1).cumsum(0).numpy())
+        ...     mask = MaskFile(f"{folder}/a.nii", folder).write(torch.ones(2, 2, 2, 1).cumsum(0))
         ...     mask.name, np.asarray(nibabel.load(mask).dataobj).tolist()
         ('a_mask.nii.gz', [[[1], [1]], [[1], [1]]])
     """
@@ -46,14 +47,18 @@ class MaskFile:
         """Listen to an evaluator of this one image."""
         engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: self.write(engine.state.output[0]["pred"]))
 
-    def write(self, logits: NDArray[np.float32]) -> Path:
-        """Write the class of the largest of the logits, (classes, X, Y, Z); return the file."""
+    def write(self, logits: Tensor) -> Path:
+        """Write the class of the largest of the logits, (classes, X, Y, Z) on any device; return the file."""
         import nibabel as nib  # here: segmenting alone needs it
 
         source = nib.load(self.image)
-        mask = np.asarray(logits).argmax(0).astype(np.uint8)
-        if mask.shape != source.shape[:3]:
-            raise StateError(f"{self.image}: predicted {mask.shape}, the image is {source.shape}; invert the transforms")
+        plain = logits.detach().as_subclass(Tensor)  # a MetaTensor keeps its meta data through every operation
+        if plain.shape[1:] != source.shape[:3] or not bool(torch.isfinite(plain).all()):
+            raise StateError(
+                f"{self.image}: prediction of shape {tuple(plain.shape)} for an image of {source.shape}; it must be "
+                "finite and on the image's own grid (Invertd)"
+            )
+        mask = plain.argmax(0).to("cpu", torch.uint8).numpy()
         result = nib.Nifti1Image(mask, source.affine, dtype=np.uint8)
         result.header.set_xyzt_units(*source.header.get_xyzt_units())
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from monai_fedskew.errors import DataError, StateError
+from monai_fedskew.handlers.eight_bits import eight_bits
 
 __all__ = ["MaskPictures", "outline"]
 
 # of class 1, 2, ...: easy to tell apart on grey and on purple stain, also for the colour-blind (Okabe and Ito 2008)
 _COLOURS = ((240, 228, 66), (0, 158, 115), (86, 180, 233), (230, 159, 0), (204, 121, 167), (0, 114, 178), (213, 94, 0))
-_SHOWN = (0.5, 99.5)  # percentiles that become black and white, so that dim images can be seen
 
 
 class MaskPictures:
@@ -70,7 +70,8 @@ class MaskPictures:
         classes = logits.argmax(0).cpu().numpy().astype(np.uint8)
         mask = Image.fromarray(classes)
         mask.putpalette([value for colour in _palette() for value in colour])
-        overlay = _stretched(image.detach().cpu().numpy().astype(np.float32))
+        grey_or_colours = np.moveaxis(eight_bits(image.detach().cpu().numpy().astype(np.float32)), 0, -1)
+        overlay = np.array(np.broadcast_to(grey_or_colours, (*classes.shape, 3)))
         edges = outline(classes)
         overlay[edges] = np.array(_palette(), np.uint8)[classes[edges]]
         return self._save("mask", mask), self._save("overlay", Image.fromarray(overlay))
@@ -102,10 +103,3 @@ def outline(classes: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
 
 def _palette() -> list[tuple[int, int, int]]:
     return [(0, 0, 0), *(_COLOURS[number % len(_COLOURS)] for number in range(255))]
-
-
-def _stretched(image: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Turn (1 or 3, height, width) into 8-bit colours (height, width, 3)."""
-    low, high = np.percentile(image, _SHOWN)
-    shown = np.clip((image - low) / max(float(high - low), 1e-12), 0, 1) * 255
-    return np.ascontiguousarray(np.broadcast_to(np.moveaxis(shown, 0, -1), (*image.shape[1:], 3)).astype(np.uint8))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from monai_fedskew.errors import StateError
+from monai_fedskew.handlers.eight_bits import eight_bits
 
 __all__ = ["NamedImages", "SegmentationWriter", "dice_and_hausdorff"]
 
@@ -210,10 +211,8 @@ def _example(image: Tensor, truth: Tensor, predicted: Tensor) -> dict[str, NDArr
         values, truth, predicted = (torch.rot90(a[..., best], 1, (-2, -1)) for a in (values, truth, predicted))
     step = -(-max(truth.shape) // _LONGEST)
     values, truth, predicted = (array[..., ::step, ::step] for array in (values, truth, predicted))
-    grey = values.float().cpu().numpy()
-    low, high = np.percentile(grey, [0.5, 99.5])
-    scaled = np.clip((grey - low) / max(float(high - low), 1e-12), 0, 1) * 255
-    shown = np.moveaxis(scaled, 0, -1) if len(grey) == 3 else scaled[0]
+    scaled = eight_bits(values.float().cpu().numpy())
+    shown = np.moveaxis(scaled, 0, -1) if len(scaled) == 3 else scaled[0]
     planes = {"image": shown, "truth": truth.numpy(), "prediction": predicted.numpy()}
     return {key: np.ascontiguousarray(plane.astype(np.uint8)) for key, plane in planes.items()}
 

@@ -1,3 +1,5 @@
+"""The class of each image, in words."""
+
 import logging
 import types
 
