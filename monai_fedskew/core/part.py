@@ -34,7 +34,7 @@ class SiteView(Protocol):
 
         normalise, mix, normalise_eval: ``(inputs, targets, generator) -> (inputs, targets)`` of a batch, on its device.
         replace, add: ``output -> loss``; ``output`` maps "image", "label", "pred", "loss" to tensors.
-        perturb, correct, clip: ``() -> None`` once before each step, on its whole, unscaled gradient; change it in place.
+        perturb, correct, clip: ``() -> None`` once before each step; change its whole, unscaled gradient in place.
         """
 
     def loss(self) -> Tensor:

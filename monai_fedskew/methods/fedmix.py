@@ -30,7 +30,8 @@ def fedmix(lam: float = 0.05, mean_batch: int = 5, means: int = 16) -> Method:
     the inputs and of the one-hot labels (masks, in segmentation) of ``mean_batch`` examples; one is drawn for each
     step, uniformly over those of all sites, own included. The last term is differentiated a second time, so a step
     costs about twice as much. With ``amp: true`` on CUDA its gradient would not be scaled as the loss is, and could
-    become 0 in float16, so that is refused. Evaluation sees plain examples. ``lam=0`` is FedAvg bit for bit, and sends nothing.
+    become 0 in float16, so that is refused. Evaluation sees plain examples. ``lam=0`` is FedAvg bit for bit, and sends
+    nothing.
 
     What leaves a site, once, and is told to all: at most ``means`` pairs, each of the size of one example and its mask.
     Subjects are put in fixed teams of ``mean_batch``, the same whatever the seed of the run, and a mean takes one
