@@ -37,7 +37,11 @@ def read_predictions(path: Path) -> pd.DataFrame:
             names = [name for name in lines.readline().strip().split(",") if name[:1] == "p" and name[1:].isdigit()]
         columns = [*_COLUMNS, *sorted(names, key=lambda name: int(name[1:]))]
         kinds: dict[str, type] = {"subject": str, "label": int, "prediction": int, **dict.fromkeys(names, float)}
-        found = pd.read_csv(path, usecols=columns, dtype=kinds)[columns]
+        empty = dict.fromkeys(names, ["", "nan"])  # of probabilities only: a subject may be called NA
+        # without index_col, lines that are longer than the first shift all columns
+        found = pd.read_csv(
+            path, usecols=columns, dtype=kinds, index_col=False, keep_default_na=False, na_values=empty
+        )[columns]
     except FileNotFoundError as error:
         raise DataError(f"{path}: absent; run it again") from error
     except ValueError as error:

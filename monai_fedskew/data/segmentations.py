@@ -1,5 +1,7 @@
 """Test scores of segmentations: one row an image and class."""
 
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,11 @@ __all__ = ["UNITS", "image_scores", "read_examples", "read_segmentations"]
 UNITS = ("mm", "pixel")
 _KINDS: dict[str, type] = {"subject": str, "row": int, "class": str, "dice": float, "hausdorff95": float, "unit": str}
 _PLANES = ("image", "truth", "prediction")
+_LARGEST = 100_000_000  # bytes; the writer's take a twentieth of it
+_DAMAGED = (
+    OSError, ValueError, KeyError, EOFError, TypeError, MemoryError, NotImplementedError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 Example = dict[str, npt.NDArray[np.uint8]]
 
@@ -39,9 +46,10 @@ def read_segmentations(path: Path) -> pd.DataFrame:
         [0.5]
     """
     try:
-        found = pd.read_csv(path, usecols=list(_KINDS), dtype=_KINDS, keep_default_na=False, na_values={
-            "dice": [""], "hausdorff95": [""]
-        })[list(_KINDS)]  # fmt: skip
+        empty = {"dice": [""], "hausdorff95": [""]}
+        found = pd.read_csv(
+            path, usecols=list(_KINDS), dtype=_KINDS, index_col=False, keep_default_na=False, na_values=empty
+        )[list(_KINDS)]
     except FileNotFoundError as error:
         raise DataError(f"{path}: absent; run it again") from error
     except ValueError as error:
@@ -94,14 +102,23 @@ def read_examples(path: Path) -> dict[str, Example]:
         DataError: the file cannot be read, or holds something else.
     """
     try:
+        with zipfile.ZipFile(path) as packed:
+            size = sum(member.file_size for member in packed.infolist())
+        if size > _LARGEST:
+            raise DataError(f"{path}: unpacks to {size / 1e6:.0f} MB, more than examples take; run it again")
         with np.load(path, allow_pickle=False) as held:
             names = [str(name) for name in held["subjects"]]
             found = {name: {plane: held[f"{plane}_{k}"] for plane in _PLANES} for k, name in enumerate(names)}
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except _DAMAGED as error:
         raise DataError(f"{path}: cannot be read as examples ({error}); run it again") from error
     for name, planes in found.items():
         size = planes["truth"].shape
-        is_fit = len(size) == 2 and planes["prediction"].shape == size and planes["image"].shape in (size, (*size, 3))
+        is_fit = (
+            len(size) == 2
+            and 0 not in size
+            and planes["prediction"].shape == size
+            and planes["image"].shape in (size, (*size, 3))
+        )
         if not is_fit or any(plane.dtype != np.uint8 for plane in planes.values()):
             raise DataError(f"{path}: the slices of {name} do not fit one another; run it again")
     return found

@@ -40,6 +40,7 @@ _STYLE: dict[Any, Any] = {
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
     "grid.color": "#dddddd",
+    "text.parse_math": False,  # names of subjects and classes may hold a $
     "svg.hashsalt": "monai_fedskew",  # the same results give the same file
 }
 

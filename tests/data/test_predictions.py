@@ -31,6 +31,13 @@ def test_ids_keep_their_zeros_and_classes_their_order(tmp_path: Path) -> None:
     assert probability_columns(found) == names
 
 
+def test_a_subject_may_be_called_na_and_lines_may_be_longer(tmp_path: Path) -> None:
+    """Neither is left out of the votes, nor is the row taken for the label."""
+    (tmp_path / "predictions.csv").write_text(HEADER + "NA,0,1,1,0,1,0\nnull,1,1,0,1,0,0\n")
+    votes = subject_votes(read_predictions(tmp_path / "predictions.csv"))
+    assert votes["prediction"].to_dict() == {"NA": 1, "null": 0}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,6 +1,7 @@
 """Reports of segmentations: Dice and distances instead of an accuracy, boxes and overlays, and no mixture of scores."""
 
 import csv
+import io
 import json
 import re
 import shutil
@@ -17,7 +18,7 @@ from monai_fedskew.reports import render_certainty, render_table, write_report
 from monai_fedskew.reports.certainty import compare_to_first
 from monai_fedskew.reports.confusion import Confusion, confusion_figure, confusions, shown_methods
 from monai_fedskew.reports.overlays import dice_boxes, overlays
-from monai_fedskew.reports.plots import convergence
+from monai_fedskew.reports.plots import convergence, sheet, style, svg
 from monai_fedskew.reports.predictions import tally
 from monai_fedskew.reports.published import Published
 from monai_fedskew.reports.results import Results, read_results
@@ -150,6 +151,38 @@ def test_damaged_tables_and_examples_stop_the_report(folder: Path, tmp_path: Pat
         np.savez(file, subjects=np.array([{"a": 1}], dtype=object))
     with pytest.raises(DataError, match=rf"A.{name}.*remove this run's folder and run it again"):
         write_report(run)
+
+
+def _examples(subjects: object, size: int = 2) -> bytes:
+    held = io.BytesIO()
+    planes = {f"{plane}_0": np.zeros((size, size), np.uint8) for plane in ("image", "truth", "prediction")}
+    np.savez_compressed(held, subjects=np.array(subjects), **planes)
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (_examples(["a"])[:99], "cannot be read as examples"),
+        (_examples(["a"]).replace(b"PK\x03\x04", b"PK\x03\x05", 1), "cannot be read as examples"),
+        (_examples("a"), "cannot be read as examples"),
+        (_examples(["a"], 0), "the slices of a do not fit one another"),
+        (_examples(["a"], 8000), "unpacks to 192 MB, more than examples take"),
+    ],
+)
+def test_examples_of_any_other_kind_are_refused(content: bytes, text: str, tmp_path: Path) -> None:
+    """Cut short, changed, one name for a list, slices of no size, and what would fill the memory."""
+    (tmp_path / "examples.npz").write_bytes(content)
+    with pytest.raises(DataError, match=rf"examples\.npz.*{text}"):
+        read_examples(tmp_path / "examples.npz")
+
+
+def test_a_dollar_in_a_name_is_a_dollar() -> None:
+    """Not the start of a formula, which two of them would be, and mostly a broken one."""
+    with style():
+        figure, (ax,) = sheet(1, height=1)
+        ax.set_title("$a^$")
+        assert b"svg" in svg(figure).encode()
 
 
 def test_published_figures_may_be_of_another_score(results: Results) -> None:
