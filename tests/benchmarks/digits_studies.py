@@ -191,13 +191,14 @@ def draw_sizes(label: str) -> Callable[..., bytes]:
                     ax.plot(at, runs.mean(axis=1), dash, color=palette[method], label=method)
                     ax.plot(at, runs, "o", ms=2.5, color=palette[method], alpha=0.5)
                 ax.set_xscale("log")
-                ax.set_xticks(at, [f"{value:g}" for value in at], fontsize=8)
+                ax.set_xticks(at, [f"{value:g}" for value in at], rotation=90)
                 ax.minorticks_off()
-                ax.set(title=title, xlabel=label)
+                ax.set(title=title)
             low = min(score.accuracy for score in scores)
             for ax in axes:
                 ax.set_ylim(max(0, low - 5), 100)
             axes[0].set_ylabel("test accuracy (%)")
+            axes[2].set_xlabel(f"{label} (log scale)")
             figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
             return png(figure)
 
