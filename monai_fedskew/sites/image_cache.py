@@ -22,6 +22,7 @@ __all__ = ["DiskCache", "ImageCache", "MemoryCache"]
 
 logger = logging.getLogger(__name__)
 _END, _MB = ".safetensors", 2**20
+_ENTRY = 256  # bytes in a file's header for one tensor, at the most
 # what reading gives for a file that `put` did not write whole; a device that is not here is an AssertionError of torch
 _DAMAGED = (SafetensorError, KeyError, TypeError, ValueError, RecursionError, RuntimeError, AssertionError)
 
@@ -132,7 +133,9 @@ class DiskCache:
         """
         tensors: dict[str, Tensor] = {}
         spec = json.dumps(to_plain(value, tensors))
-        size = sum(tensor.nbytes for tensor in tensors.values()) + len(spec)
+        # the file holds the text with every quote escaped, and an entry for each tensor
+        header = len(json.dumps(spec)) + _ENTRY * (len(tensors) + 1)
+        size = header + sum(tensor.nbytes for tensor in tensors.values())
         if not self._make_room(size):
             return
         path = self._path(chain, item)

@@ -167,12 +167,12 @@ def test_memory_stays_within_its_limit(site: Path) -> None:
 
 def test_old_entries_on_disk_make_room(site: Path, tmp_path: Path) -> None:
     """Chains of an earlier run go when room is needed, those in use stay, and the limit holds."""
-    folder, limit = tmp_path / "cache", 0.05
+    folder, limit = tmp_path / "cache", 0.08  # room for five images of about 14 KB
     for mean in range(5):
         chain = [*_read(), SiteNormalized("image", _statistics(float(mean)))]
         kept = SiteImages(site, "all", chain, cache="disk", cache_dir=folder, cache_limit_mb=limit)
         assert [len(kept[k]["image"]) for k in range(4)] == [1] * 4
-        assert sum(path.stat().st_size for path in folder.glob("*/*")) <= limit * 2**20 * 1.1
+        assert sum(path.stat().st_size for path in folder.glob("*/*")) <= limit * 2**20
     assert len(list(folder.iterdir())) < 5
     COUNTED.clear()
     assert [len(kept[k]["image"]) for k in range(4)] == [1] * 4
