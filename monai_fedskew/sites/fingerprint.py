@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence, Set
 from enum import Enum
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -36,6 +36,7 @@ _PLAIN = (
     torch.dtype,
     torch.device,
 )
+_SAID = (FunctionType, *_PLAIN, list, tuple, dict, set, frozenset)  # what members of a class may be
 _NOTES = {"filenames"}  # of MONAI's readers: what was read last, no parameter
 
 
@@ -127,7 +128,8 @@ class _Description:
         if _is_versioned(value):
             return ["name", _name(value)]
         cells = [self._at(f"<{value.__name__}>", cell.cell_contents) for cell in value.__closure__ or ()]
-        used = {name: value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__}
+        names = sorted(_names_in(value.__code__) & value.__globals__.keys())
+        used = {name: value.__globals__[name] for name in names}
         given = [self.of(value.__defaults__), self.of(value.__kwdefaults__), self.of(used)]
         return ["function", _name(value), self.of(value.__code__), cells, *given]
 
@@ -155,10 +157,28 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _class_code(name: str, kind: Any) -> str:
-    """Return a digest of what the classes that no version tells of say: their functions and plain values."""
+    """Return a digest of what the classes that no version tells of say: their functions and values."""
     own = [base for base in kind.__mro__ if not _is_versioned(base)]
-    members = [{n: m for n, m in vars(base).items() if isinstance(m, (FunctionType, *_PLAIN))} for base in own]
+    members = [{key: found for key, member in vars(base).items() if (found := _said(key, member))} for base in own]
     return _digest([[_name(base) for base in own], _Description(name).of(members)])
+
+
+def _said(key: str, member: Any) -> list[Any]:
+    """Return what a member of a class says: its functions, or its value; nothing of what Python itself notes."""
+    if isinstance(member, property):
+        return [member.fget, member.fset]
+    if isinstance(member, staticmethod | classmethod):
+        return [member.__func__]
+    if isinstance(member, cached_property):
+        return [member.func]
+    is_noted = key.startswith("__") and not isinstance(member, FunctionType)
+    return [member] if isinstance(member, _SAID) and not is_noted else []
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Return the names that a function looks up, those of functions within it included."""
+    inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 def _digest(description: Any) -> str:

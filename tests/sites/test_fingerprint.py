@@ -58,6 +58,35 @@ def test_any_difference_counts(one: Any, other: Any) -> None:
     assert fingerprint([one, other]) != fingerprint([other, one])
 
 
+_CLASS = """
+FACTOR = {0}
+class Own:
+    table = [{1}]
+    @staticmethod
+    def fixed(x): return x + {2}
+    @classmethod
+    def of_class(cls, x): return x + {3}
+    @property
+    def value(self): return {4}
+    def __call__(self, x): return (lambda y: y * FACTOR)(x)
+"""
+
+
+def _own(*numbers: int) -> Any:
+    names: dict[str, Any] = {"__name__": "own"}
+    exec(_CLASS.format(*numbers), names)  # one class, its source changed between two processes
+    return names["Own"]()
+
+
+@pytest.mark.parametrize("changed", range(5))
+def test_all_code_of_a_class_counts(changed: int) -> None:
+    """A global that only an inner function reads, a list, a static and a class method, a property."""
+    numbers = [1] * 5
+    assert fingerprint([_own(*numbers)]) == fingerprint([_own(*numbers)])
+    numbers[changed] = 2
+    assert fingerprint([_own(*numbers)]) != fingerprint([_own(1, 1, 1, 1, 1)])
+
+
 def test_equal_chains_have_one_name() -> None:
     """Made anew, with lists shared or not, with a set, with itself inside: the same."""
     shared = [1, 2]
