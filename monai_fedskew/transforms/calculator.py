@@ -208,11 +208,13 @@ class StatisticsCalculator:
     def _foreground(self, values: Tensor, mask: Image | None, what: str) -> Tensor | None:
         """Return where the mask lets values count, of the shape of ``values``; None where there is none."""
         if (mask is None) == (self.region == "mask"):
-            has = "no mask" if mask is None else "a mask"
-            raise DataError(f"{what}: region={self.region!r} but {has}; region 'mask' takes one with each image")
+            has = f"region={self.region!r} but {'no' if mask is None else 'a'} mask"
+            raise DataError(f"{what}: {has}; region 'mask' takes one with each image")
         if mask is None:
             return None
-        keep = _plain(mask, what) != 0
+        if (covered := _plain(mask, what)).isnan().any():  # NaN is not 0, so it would count as inside
+            raise DataError(f"{what}: its mask has values that are not numbers; correct it")
+        keep = covered != 0
         if keep.shape not in (values.shape, values[:1].shape, values.shape[1:]):
             raise DataError(f"{what}: a mask of shape {tuple(keep.shape)} for an image of {tuple(values.shape)}")
         return keep.expand_as(values)
@@ -273,6 +275,8 @@ def _plain(image: Image, what: str) -> Tensor:
         if not image.flags.writeable or min(image.strides, default=0) < 0:  # torch takes neither
             image = image.copy()
         return torch.as_tensor(image)
+    if not isinstance(image, Tensor):
+        raise DataError(f"{what}: an image or mask is a tensor or an array, not {type(image).__name__}")
     if image.is_complex():
         raise DataError(f"{what}: complex values cannot be measured; give their magnitude")
     return image.detach().as_subclass(Tensor).cpu()

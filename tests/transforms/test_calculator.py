@@ -241,6 +241,8 @@ def test_the_file_is_named() -> None:
         (SMALL, SMALL[:, 0], {"region": "mask"}, r"a mask of shape \(1, 2, 2\) for an image of \(1, 2, 2, 2\)"),
         (SMALL, 0 * SMALL, {"region": "mask"}, r"site A, image 1: no foreground in channel 0 \(region mask\)"),
         (np.zeros((1, 0, 2)), None, {}, r"site A, image 1: shape \(1, 0, 2\) holds no value"),
+        (SMALL, SMALL * np.nan, {"region": "mask"}, "site A, image 1: its mask has values that are not numbers"),
+        ("a.png", None, {}, "an image or mask is a tensor or an array, not str"),
         (np.array([1.0]), None, {}, r"shape \(1,\) is not \(channels, \*spatial\)"),
         (np.array([[1.0, np.nan]]), None, {}, "site A, image 1: values that are not finite in channel 0"),
         (np.array([[1.0, np.inf]]), None, {"region": "nonzero"}, "site A, image 1: values that are not finite"),
