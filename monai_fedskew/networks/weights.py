@@ -1,9 +1,10 @@
 """A network's weights in one file that holds nothing but tensors."""
 
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from monai_fedskew.errors import DataError
 
@@ -54,7 +55,7 @@ def load_weights(network: nn.Module, path: str | Path) -> nn.Module:
         The same network.
 
     Raises:
-        DataError: no such file, or its tensors belong to another network.
+        DataError: no such file, a damaged one, or tensors of another network.
 
     Example:
         >>> import tempfile
@@ -63,12 +64,20 @@ def load_weights(network: nn.Module, path: str | Path) -> nn.Module:
         ...     load_weights(nn.Linear(2, 1), path)
         Linear(in_features=2, out_features=1, bias=True)
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     source = _checked(path)
     if not source.is_file():
         raise DataError(f"no weights at {source}; train first, or give the file with --model_file")
-    state = torch.load(source, map_location="cpu", weights_only=True) if source.suffix == ".pt" else load_file(source)
+    try:
+        is_pt = source.suffix == ".pt"
+        state = torch.load(source, map_location="cpu", weights_only=True) if is_pt else load_file(source)
+    except (SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+        raise DataError(f"{source}: damaged, or no weights alone ({reason}); save them again") from error
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise DataError(f"{source}: holds something else than the tensors of one network; save its state_dict")
     wanted = network.state_dict()
     wrong = sorted(wanted.keys() ^ state.keys())
     wrong += sorted(name for name in wanted.keys() & state.keys() if wanted[name].shape != state[name].shape)

@@ -36,3 +36,17 @@ def test_other_file_types_are_refused(tmp_path: Path) -> None:
     """A pickle by another name is neither written nor read."""
     with pytest.raises(DataError, match=".safetensors or .pt"):
         save_weights(ConnectomeMLP(4), tmp_path / "model.pkl")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pt"])
+def test_damaged_weights_are_named(tmp_path: Path, name: str) -> None:
+    """Cut short, empty, text, and objects beside the tensors, which are not unpickled."""
+    path = save_weights(ConnectomeMLP(4), tmp_path / name)
+    for content in (path.read_bytes()[:100], b"", b"no weights"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=f"{name}: damaged, or no weights alone"):
+            load_weights(ConnectomeMLP(4), path)
+    for held in (ConnectomeMLP(4), [torch.zeros(1)], {"fc1.weight": 3}):
+        torch.save(held, tmp_path / "model.pt")
+        with pytest.raises(DataError, match=r"model\.pt: (damaged, or no weights alone|holds something else)"):
+            load_weights(ConnectomeMLP(4), tmp_path / "model.pt")
