@@ -7,10 +7,9 @@ from pathlib import Path
 # together all parts that keep tensors, draw, or make passes of their own
 METHODS = (
     "fedrdn+fedalign+fedprox:mu=0.1+scaffold+moon+mixup+stochdepth",
-    "fedfa+gradaug+fedbn+fednova",
-    "fedmix+fixbn:warmup=1+harmofl:amplitude=off",
-    "hbn+harmofl",
-    "fedwon",
+    "fedfa+gradaug:n=1+fedbn+fednova",
+    "hbn+fedmix+harmofl:amplitude=off",
+    "fedwon+harmofl:alpha=0",
 )
 
 
