@@ -45,6 +45,8 @@ class OptimizerState:
         if keep:
             groups["state"] = self.optimizer.state_dict()["state"]
         self.optimizer.load_state_dict(groups)
+        # a gradient of zeros, left from the last round, lets momentum move what this step does not use; none does not
+        self.optimizer.zero_grad(set_to_none=True)
         # torch warns of a scheduler that steps before its optimizer: the point here, and what becomes of skipped steps
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # set by torch on the instance
         for (scheduler, is_epoch_level), fresh in zip(self._schedulers, self._fresh_schedules, strict=True):
