@@ -63,7 +63,7 @@ def test_the_reason_of_a_failure_is_printed(ended: tuple[Path, int, str]) -> Non
     """Exit 1; which run, why, and how many."""
     _, code, errors = ended
     assert code == 1
-    assert "1 of 2 runs failed: fedprox:mu=1e30, seed 0: round 1: 0 usable updates" in errors
+    assert "1 of 2 runs failed: fedprox:mu=1e30, seed 0: round 1: every site failed" in errors
     assert "--resume" in errors
 
 
