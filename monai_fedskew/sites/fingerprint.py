@@ -80,7 +80,7 @@ class _Description:
             return ["enum", _name(type(value)), value.name]
         if isinstance(value, type | ModuleType | BuiltinFunctionType | np.ufunc):
             return ["name", _name(value)]
-        if value is None or isinstance(value, _PLAIN):
+        if value is None or value is ... or isinstance(value, _PLAIN):
             return [type(value).__name__, repr(value)]
         if isinstance(value, Tensor | np.ndarray):
             return self._array(value)

@@ -9,6 +9,7 @@ import torch
 from monai.transforms import Lambda, Lambdad, LoadImage, MapTransform, ScaleIntensity, Spacingd
 from monai.utils import SpaceKeys
 
+from monai_fedskew.data.pictures import read_mask, read_picture
 from monai_fedskew.errors import ConfigError
 from monai_fedskew.sites import fingerprint as module
 from monai_fedskew.sites.fingerprint import fingerprint
@@ -85,6 +86,13 @@ def test_all_code_of_a_class_counts(changed: int) -> None:
     assert fingerprint([_own(*numbers)]) == fingerprint([_own(*numbers)])
     numbers[changed] = 2
     assert fingerprint([_own(*numbers)]) != fingerprint([_own(1, 1, 1, 1, 1)])
+
+
+def test_our_own_readers_can_be_told() -> None:
+    """All that they call is of our own code, which no version tells of, and differs between the two."""
+    picture, mask = (fingerprint([Lambdad("image", function)]) for function in (read_picture, read_mask))
+    assert len(picture) == 64
+    assert picture != mask
 
 
 def test_equal_chains_have_one_name() -> None:
