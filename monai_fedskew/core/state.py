@@ -66,8 +66,15 @@ def restore(model: nn.Module, state: State) -> None:
         entries[key].copy_(value)
 
 
-def require_same_keys(what: str, expected: Iterable[str], got: Iterable[str]) -> None:
-    """Raise StateError unless both sets of names agree; ``what`` opens the message (site and kind of message)."""
+def require_same_keys(what: str, expected: Iterable[str], got: Iterable[str], origin: str = "") -> None:
+    """Raise StateError unless both sets of names agree.
+
+    Args:
+        what: opens the message: site and kind of message.
+        expected: the names asked for.
+        got: the names that are there.
+        origin: where the expected ones come from.
+    """
     want, have = set(expected), set(got)
     lacks, extra = sorted(want - have), sorted(have - want)
     if want and have and not want & have:
@@ -75,7 +82,8 @@ def require_same_keys(what: str, expected: Iterable[str], got: Iterable[str]) ->
     if lacks or extra:
         found = [f"lacks {len(lacks)} keys ({_some(lacks)})"] if lacks else []
         found += [f"has {len(extra)} unknown keys ({_some(extra)})"] if extra else []
-        raise StateError(f"{what} {' and '.join(found)}; all sites must use the same network and method")
+        there = f", unlike at {origin}" if origin else ""
+        raise StateError(f"{what} {' and '.join(found)}{there}; all sites must use the same network and method")
 
 
 def describe(tensor: Tensor) -> str:
@@ -96,7 +104,7 @@ def require_alike(what: str, expected: Mapping[str, str], got: Mapping[str, str]
         got: key to description.
         origin: where the expected ones come from.
     """
-    require_same_keys(what, expected, got)
+    require_same_keys(what, expected, got, origin)
     for key, kind in got.items():
         if kind != expected[key]:
             raise StateError(
