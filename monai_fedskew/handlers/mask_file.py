@@ -24,7 +24,7 @@ class MaskFile:
         folder: where the mask goes; made if absent, a mask of that name is replaced.
 
     Raises:
-        DataError: there is no such file, or it is no NIfTI file.
+        DataError: there is no such file, it is no NIfTI file, or more or less than one volume.
         StateError: when the prediction is not finite or has another size than the image.
 
     Example:
@@ -42,6 +42,15 @@ class MaskFile:
             raise DataError(f"--image {self.image.absolute()}: no such file")
         if not self.image.name.endswith((".nii", ".nii.gz")):
             raise DataError(f"--image {self.image}: must be a NIfTI file, .nii or .nii.gz")
+        import nibabel as nib  # here: segmenting alone needs it
+        from nibabel.filebasedimages import ImageFileError
+
+        try:
+            shape = nib.load(self.image).shape
+        except ImageFileError as error:
+            raise DataError(f"--image {self.image}: cannot be read ({error})") from error
+        if len(shape) < 3 or set(shape[3:]) - {1}:
+            raise DataError(f"--image {self.image}: its shape is {shape}; give one volume of three dimensions")
 
     def attach(self, engine: Engine) -> None:
         """Listen to an evaluator of this one image."""
@@ -49,7 +58,7 @@ class MaskFile:
 
     def write(self, logits: Tensor) -> Path:
         """Write the class of the largest of the logits, (classes, X, Y, Z) on any device; return the file."""
-        import nibabel as nib  # here: segmenting alone needs it
+        import nibabel as nib  # as above
 
         source = nib.load(self.image)
         plain = logits.detach().as_subclass(Tensor)  # a MetaTensor keeps its meta data through every operation

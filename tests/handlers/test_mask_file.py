@@ -42,12 +42,18 @@ def test_the_mask_lies_on_its_volume(volume: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_a_mask_is_refused(volume: Path, tmp_path: Path) -> None:
-    """No file, no NIfTI file, another grid, a prediction that is not finite; nothing is written."""
+    """No file, no NIfTI file, no single volume, another grid, a prediction that is not finite; nothing is written."""
     with pytest.raises(DataError, match=r"--image .*absent.nii: no such file"):
         MaskFile(tmp_path / "absent.nii", tmp_path)
     (tmp_path / "scan.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"scan.png: must be a NIfTI file"):
         MaskFile(tmp_path / "scan.png", tmp_path)
+    (tmp_path / "torn.nii").write_bytes(b"1234")
+    with pytest.raises(DataError, match=r"torn.nii: cannot be read"):
+        MaskFile(tmp_path / "torn.nii", tmp_path)
+    nib.save(nib.Nifti1Image(np.zeros((2, 2, 2, 20), np.int16), AFFINE), tmp_path / "bold.nii")
+    with pytest.raises(DataError, match=r"bold.nii: its shape is \(2, 2, 2, 20\); give one volume"):
+        MaskFile(tmp_path / "bold.nii", tmp_path)
     writer = MaskFile(volume, tmp_path / "out")
     with pytest.raises(StateError, match=r"shape \(2, 3, 4, 2\) for an image of \(4, 3, 2\)"):
         writer.write(torch.zeros(2, 3, 4, 2))
