@@ -17,6 +17,7 @@ from torch.utils.data import get_worker_info
 from monai_fedskew.core.ranges import require_number
 from monai_fedskew.core.seeding import derive
 from monai_fedskew.errors import ConfigError, DataError
+from monai_fedskew.transforms.reuse import ReusedMemory
 from monai_fedskew.transforms.statistics import SiteStatistics, warn_constant
 from monai_fedskew.transforms.table import as_table, read_statistics
 
@@ -159,10 +160,14 @@ class _Pair:
                 f"site {self.site}: dtype={dtype} of normalised images must be a floating type, of 16 to 64 bits"
             )
         self._tensors: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
+        self._results = ReusedMemory()
 
     def __getstate__(self) -> dict[str, Any]:
         # What was made on the way stays behind: MONAI keys its caches on disk by what a transform's pickle says.
-        return {**self.__dict__, "_tensors": {}}
+        return {**self.__dict__, "_tensors": {}, "_results": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _results=ReusedMemory())
 
     def record(self) -> dict[str, Any]:
         return {"site": self.site, "mean": list(self._mean), "std": list(self._std)}
@@ -172,7 +177,10 @@ class _Pair:
         mean, std, dtype = self._numbers(image)
         if not image.is_floating_point():  # torch subtracts nothing from truth values
             image = image.to(mean.dtype)
-        return torch.sub(image, mean).div_(std).to(dtype)
+        out = None
+        if image.device.type == "cpu" and not image.requires_grad:  # new pages for a volume cost more than the rest
+            out = self._results.empty(tuple(image.shape), torch.promote_types(image.dtype, mean.dtype))
+        return torch.sub(image, mean, out=out).div_(std).to(dtype)
 
     def back(self, image: Tensor) -> Tensor:
         self._require_channels(image)
@@ -209,7 +217,7 @@ def _normalise(transform: InvertibleTransform, img: Any, pair: _Pair) -> Any:
 
 def _undo(transform: InvertibleTransform, data: Any, own: _Pair | None) -> Any:
     pair = own
-    if isinstance(data, MetaTensor) and (data.applied_operations or own is None):
+    if isinstance(data, MetaTensor) and data.applied_operations:
         record = transform.pop_transform(data)[TraceKeys.EXTRA_INFO]
         numbers = tuple(record["mean"]), tuple(record["std"])
         pair = _Pair(SiteStatistics(record["site"], *numbers, "image", 1, 0), None)

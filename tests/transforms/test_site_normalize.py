@@ -231,6 +231,8 @@ def test_without_meta_data_the_own_pair_is_undone_and_a_drawn_one_is_not_guessed
             rand.inverse(rand(out))
     finally:
         set_track_meta(True)
+    with pytest.raises(DataError, match="which site was drawn is not known"):
+        rand.inverse(MetaTensor(torch.zeros(1, 2)))  # one that nothing was applied to
 
 
 def test_statistics_may_be_files(tmp_path) -> None:
