@@ -18,8 +18,8 @@ class RandPatchd(Randomizable, MapTransform):  # type: ignore[misc]  # MONAI com
 
     The place is uniform over all that lie inside the image; the eight sides are the symmetries of a square (four
     quarter turns, each mirrored or not), equally likely, of the last two axes. It does what ``RandSpatialCropd``,
-    ``RandFlipd`` and ``RandRotate90d`` do one after the other, without keeping track of meta data: 0.2 ms in place of 6
-    for an image and its mask, where a training step takes 8 ms an image.
+    ``RandFlipd`` and ``RandRotate90d`` do one after the other, without keeping track of meta data, which takes as long
+    as a small network's training step (``tests/benchmarks/nuclei_training.py``).
 
     Args:
         keys: of tensors (channels, *spatial), of one spatial size; plain ones, which have no affine to correct.
